@@ -1,0 +1,283 @@
+//! Argument tables of declares, binds and consumes: which are valid, and whether two declares mean the same object. Values
+//! are checked as RabbitMQ checks them, also where the broker does not act on them yet (see the crate's documentation).
+
+use bytes::{BufMut, Bytes, BytesMut};
+use understudy_protocol::{FieldTable, FieldValue};
+
+use crate::error::{Failure, precondition_failed};
+
+/// Largest expiry or TTL, in milliseconds.
+const MAX_EXPIRY_MS: i64 = u32::MAX as i64;
+
+const MAX_PRIORITY: i64 = 255;
+
+type Check = fn(&FieldValue, &FieldTable) -> Result<(), String>;
+
+const QUEUE_ARGUMENTS: [(&str, Check); 14] = [
+    ("x-expires", check_expires),
+    ("x-message-ttl", check_ttl),
+    ("x-dead-letter-exchange", check_text),
+    ("x-dead-letter-routing-key", check_dead_letter_key),
+    ("x-max-length", check_not_negative),
+    ("x-max-length-bytes", check_not_negative),
+    ("x-max-in-memory-length", check_not_negative),
+    ("x-max-in-memory-bytes", check_not_negative),
+    ("x-max-priority", check_max_priority),
+    ("x-overflow", check_overflow),
+    ("x-queue-mode", check_queue_mode),
+    ("x-single-active-consumer", check_bool),
+    (QUEUE_TYPE, check_queue_type),
+    ("x-delivery-limit", check_not_negative),
+];
+
+const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [("x-priority", check_int), ("x-cancel-on-ha-failover", check_bool)];
+
+pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
+pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+
+/// `arguments`: an encoded table without its length. `None` if it is malformed.
+pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
+    let mut whole = BytesMut::with_capacity(4 + arguments.len());
+    whole.put_u32(u32::try_from(arguments.len()).ok()?);
+    whole.extend_from_slice(arguments);
+    FieldTable::from_bytes(&whole.freeze()).ok()
+}
+
+/// The inverse of [`decode`].
+#[cfg(test)]
+pub(crate) fn encode(table: &FieldTable) -> Bytes {
+    table.to_bytes().slice(4..)
+}
+
+/// `object`: `queue 'q' in vhost '/'`.
+pub(crate) fn check_queue(table: &FieldTable, object: &str) -> Result<(), Failure> {
+    check(&QUEUE_ARGUMENTS, table, object)
+}
+
+pub(crate) fn check_consumer(table: &FieldTable, object: &str) -> Result<(), Failure> {
+    check(&CONSUMER_ARGUMENTS, table, object)
+}
+
+fn check(known: &[(&str, Check)], table: &FieldTable, object: &str) -> Result<(), Failure> {
+    for (name, check) in known {
+        if let Some(value) = table.get(name) {
+            check(value, table)
+                .map_err(|why| precondition_failed(format!("invalid arg '{name}' for {object}: {why}")))?;
+        }
+    }
+    Ok(())
+}
+
+/// A declare of a queue that exists: the arguments the broker knows must have the same values.
+pub(crate) fn assert_queue_equivalent(
+    received: &FieldTable,
+    current: &FieldTable,
+    object: &str,
+) -> Result<(), Failure> {
+    QUEUE_ARGUMENTS.iter().try_for_each(|(name, _)| assert_equivalent(name, received, current, object))
+}
+
+pub(crate) fn assert_equivalent(
+    name: &str,
+    received: &FieldTable,
+    current: &FieldTable,
+    object: &str,
+) -> Result<(), Failure> {
+    let (received, current) = (received.get(name), current.get(name));
+    let same = match (received, current) {
+        (Some(received), Some(current)) => match (received.as_int(), current.as_int()) {
+            (Some(received), Some(current)) => received == current,
+            _ => received == current,
+        },
+        // A queue without a type is a classic one.
+        (Some(given), None) | (None, Some(given)) => name == QUEUE_TYPE && given.as_str() == Some("classic"),
+        (None, None) => true,
+    };
+    if same {
+        return Ok(());
+    }
+    let (received, current) = (described(received), described(current));
+    Err(precondition_failed(format!(
+        "inequivalent arg '{name}' for {object}: received {received} but current is {current}"
+    )))
+}
+
+/// A property of the object itself, which reads without its type.
+pub(crate) fn assert_same(name: &str, received: &str, current: &str, object: &str) -> Result<(), Failure> {
+    if received == current {
+        return Ok(());
+    }
+    Err(precondition_failed(format!(
+        "inequivalent arg '{name}' for {object}: received '{received}' but current is '{current}'"
+    )))
+}
+
+fn described(value: Option<&FieldValue>) -> String {
+    value.map_or("none".to_owned(), |value| format!("the value '{}' of type '{}'", plain(value), value.type_name()))
+}
+
+fn plain(value: &FieldValue) -> String {
+    match (value.as_int(), value.as_bool(), value.as_bytes()) {
+        (Some(value), ..) => value.to_string(),
+        (_, Some(value), _) => value.to_string(),
+        (.., Some(value)) => String::from_utf8_lossy(value).into_owned(),
+        _ => value.to_string(),
+    }
+}
+
+/// The message property `expiration`: a whole number of milliseconds, as text.
+pub(crate) fn check_expiration(text: &str) -> Result<(), Failure> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, rest) = text.split_at(digits);
+    let why = match number.parse::<i64>() {
+        _ if number.is_empty() => "no_integer".to_owned(),
+        _ if !rest.is_empty() => format!("{{leftover_string,{rest:?}}}"),
+        Ok(value) if value <= MAX_EXPIRY_MS => return Ok(()),
+        _ => format!("{{value_too_big,{number}}}"),
+    };
+    Err(precondition_failed(format!("invalid expiration '{text}': {why}")))
+}
+
+fn int(value: &FieldValue) -> Result<i64, String> {
+    value.as_int().ok_or_else(|| format!("\"expected integer, got {}\"", value.type_name()))
+}
+
+fn text(value: &FieldValue) -> Result<&str, String> {
+    value.as_str().ok_or_else(|| format!("{{unacceptable_type,{}}}", value.type_name()))
+}
+
+fn check_int(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    int(value).map(|_| ())
+}
+
+fn check_bool(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    value.as_bool().map(|_| ()).ok_or_else(|| format!("{{unacceptable_type,{}}}", value.type_name()))
+}
+
+fn check_text(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    text(value).map(|_| ())
+}
+
+fn check_not_negative(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    match int(value)? {
+        value if value < 0 => Err(format!("{{value_negative,{value}}}")),
+        _ => Ok(()),
+    }
+}
+
+fn check_ttl(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
+    check_not_negative(value, table)?;
+    match int(value)? {
+        value if value > MAX_EXPIRY_MS => Err(format!("{{value_too_big,{value}}}")),
+        _ => Ok(()),
+    }
+}
+
+fn check_expires(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
+    match int(value)? {
+        0 => Err("{value_zero,0}".to_owned()),
+        _ => check_ttl(value, table),
+    }
+}
+
+fn check_max_priority(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
+    check_not_negative(value, table)?;
+    match int(value)? {
+        value if value > MAX_PRIORITY => Err(format!("{{max_value_exceeded,{value}}}")),
+        _ => Ok(()),
+    }
+}
+
+fn check_dead_letter_key(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
+    text(value)?;
+    match table.contains("x-dead-letter-exchange") {
+        true => Ok(()),
+        false => Err("routing_key_but_no_dlx_defined".to_owned()),
+    }
+}
+
+fn check_overflow(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    match text(value)? {
+        "drop-head" | "reject-publish" | "reject-publish-dlx" => Ok(()),
+        _ => Err("invalid_overflow".to_owned()),
+    }
+}
+
+fn check_queue_mode(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    match text(value)? {
+        "default" | "lazy" => Ok(()),
+        other => Err(format!("\"unsupported queue mode '{other}'\"")),
+    }
+}
+
+fn check_queue_type(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    match text(value)? {
+        "classic" | "quorum" | "stream" => Ok(()),
+        other => Err(format!("\"unsupported queue type '{other}'\"")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use understudy_record::ShortStr;
+
+    use super::*;
+
+    fn table(name: &str, value: FieldValue) -> FieldTable {
+        let mut table = FieldTable::new();
+        table.insert(ShortStr::try_from(name).unwrap(), value);
+        table
+    }
+
+    fn longstr(text: &'static str) -> FieldValue {
+        FieldValue::Text(Bytes::from_static(text.as_bytes()))
+    }
+
+    fn refusal(result: Result<(), Failure>) -> String {
+        result.map_or_else(|failure| failure.text(), |()| "ok".to_owned())
+    }
+
+    #[test]
+    fn values_of_known_arguments_are_checked() {
+        let why = |name, value| {
+            let text = refusal(check_queue(&table(name, value), "queue 'q' in vhost '/'"));
+            text.rsplit_once("in vhost '/': ").map_or(text.clone(), |(_, why)| why.to_owned())
+        };
+        assert_eq!(why("x-expires", FieldValue::I32(0)), "{value_zero,0}");
+        assert_eq!(why("x-expires", FieldValue::I32(-1)), "{value_negative,-1}");
+        assert_eq!(why("x-expires", longstr("1")), "\"expected integer, got longstr\"");
+        assert_eq!(why("x-message-ttl", FieldValue::I32(0)), "ok");
+        assert_eq!(why("x-max-length", FieldValue::I64(-2)), "{value_negative,-2}");
+        assert_eq!(why("x-max-priority", FieldValue::I32(256)), "{max_value_exceeded,256}");
+        assert_eq!(why("x-dead-letter-routing-key", longstr("k")), "routing_key_but_no_dlx_defined");
+        assert_eq!(why("x-overflow", longstr("spill")), "invalid_overflow");
+        assert_eq!(why("x-single-active-consumer", FieldValue::I32(1)), "{unacceptable_type,signedint}");
+        assert_eq!(why("x-unheard-of", FieldValue::Void), "ok", "unknown arguments are kept, not judged");
+    }
+
+    #[test]
+    fn a_redeclare_with_other_arguments_is_refused_in_rabbitmq_s_words() {
+        let (none, some) = (FieldTable::new(), table("x-expires", FieldValue::I64(60_000)));
+        assert_eq!(
+            refusal(assert_queue_equivalent(&none, &some, "queue 'q' in vhost '/'")),
+            "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
+             received none but current is the value '60000' of type 'long'"
+        );
+        assert_eq!(refusal(assert_queue_equivalent(&table("x-expires", FieldValue::I32(60_000)), &some, "q")), "ok");
+        assert_eq!(refusal(assert_queue_equivalent(&table(QUEUE_TYPE, longstr("classic")), &none, "q")), "ok");
+        assert_ne!(refusal(assert_queue_equivalent(&table(QUEUE_TYPE, longstr("quorum")), &none, "q")), "ok");
+    }
+
+    /// Case T1.
+    #[test]
+    fn an_expiration_is_a_whole_number() {
+        let why = |text| refusal(check_expiration(text));
+        assert_eq!(why("60000"), "ok");
+        assert_eq!(why("later"), "PRECONDITION_FAILED - invalid expiration 'later': no_integer");
+        assert_eq!(why("1000.5"), "PRECONDITION_FAILED - invalid expiration '1000.5': {leftover_string,\".5\"}");
+        assert_eq!(
+            why("99999999999"),
+            "PRECONDITION_FAILED - invalid expiration '99999999999': {value_too_big,99999999999}"
+        );
+    }
+}

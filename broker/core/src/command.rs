@@ -1,0 +1,143 @@
+//! What a connection asks of the core. The shell turns AMQP methods into these, so that the core knows no wire.
+
+use bytes::Bytes;
+pub use understudy_protocol::{ChannelId, DeliveryTag};
+use understudy_record::{Body, ShortStr};
+
+/// One client connection of this primary, numbered by the shell, never reused while the process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// In the order the client sent them. `no_wait`: the client wants no reply (an error still closes the channel).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    ChannelOpen,
+    /// The client closed the channel; the shell has answered close-ok.
+    ChannelClose,
+    ExchangeDeclare {
+        name: ShortStr,
+        kind: ShortStr,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
+        no_wait: bool,
+        /// An encoded AMQP table, without its length.
+        arguments: Bytes,
+    },
+    ExchangeDelete {
+        name: ShortStr,
+        if_unused: bool,
+        no_wait: bool,
+    },
+    ExchangeBind {
+        destination: ShortStr,
+        source: ShortStr,
+        routing_key: ShortStr,
+        no_wait: bool,
+        arguments: Bytes,
+    },
+    ExchangeUnbind {
+        destination: ShortStr,
+        source: ShortStr,
+        routing_key: ShortStr,
+        no_wait: bool,
+        arguments: Bytes,
+    },
+    QueueDeclare {
+        name: ShortStr,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        no_wait: bool,
+        arguments: Bytes,
+    },
+    QueueBind {
+        queue: ShortStr,
+        exchange: ShortStr,
+        routing_key: ShortStr,
+        no_wait: bool,
+        arguments: Bytes,
+    },
+    QueueUnbind {
+        queue: ShortStr,
+        exchange: ShortStr,
+        routing_key: ShortStr,
+        arguments: Bytes,
+    },
+    QueuePurge {
+        queue: ShortStr,
+        no_wait: bool,
+    },
+    QueueDelete {
+        queue: ShortStr,
+        if_unused: bool,
+        if_empty: bool,
+        no_wait: bool,
+    },
+    BasicQos {
+        prefetch_size: u32,
+        prefetch_count: u16,
+        global: bool,
+    },
+    BasicConsume {
+        queue: ShortStr,
+        consumer_tag: ShortStr,
+        no_local: bool,
+        no_ack: bool,
+        exclusive: bool,
+        no_wait: bool,
+        arguments: Bytes,
+    },
+    BasicCancel {
+        consumer_tag: ShortStr,
+        no_wait: bool,
+    },
+    BasicPublish(Publish),
+    BasicGet {
+        queue: ShortStr,
+        no_ack: bool,
+    },
+    BasicAck {
+        delivery_tag: DeliveryTag,
+        multiple: bool,
+    },
+    BasicNack {
+        delivery_tag: DeliveryTag,
+        multiple: bool,
+        requeue: bool,
+    },
+    BasicReject {
+        delivery_tag: DeliveryTag,
+        requeue: bool,
+    },
+    BasicRecover {
+        requeue: bool,
+    },
+    ConfirmSelect {
+        no_wait: bool,
+    },
+    TxSelect,
+    TxCommit,
+    TxRollback,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publish {
+    pub exchange: ShortStr,
+    pub routing_key: ShortStr,
+    pub mandatory: bool,
+    pub immediate: bool,
+    /// The content header's property flags and list, already checked to be well-formed.
+    pub properties: Bytes,
+    pub body: Body,
+}
+
+/// What the core must know of a connection besides its commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    pub user: String,
+    /// The client declared `consumer_cancel_notify`.
+    pub consumer_cancel_notify: bool,
+}

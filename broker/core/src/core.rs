@@ -1,0 +1,219 @@
+//! The core itself: the replicated state, and on a primary what it knows of its clients and of what waits. The methods are
+//! spread over the modules by subject; here are those of a replica, of becoming a primary, and of records.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use hashbrown::HashMap;
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use understudy_record::{BasePiece, Index, QueueId, Record, ShortStr};
+
+use crate::base::{BacklogChunk, BaseState};
+use crate::command::ConnectionId;
+use crate::effect::Outputs;
+use crate::gates::Gates;
+use crate::queue::Queue;
+use crate::session::{Connection, Consumer, ConsumerId};
+use crate::settle::Settled;
+use crate::state::{ApplyError, State};
+
+/// See the crate's documentation.
+#[derive(Debug)]
+pub struct Core {
+    pub(crate) state: State,
+    pub(crate) role: Role,
+    pub(crate) committed: Index,
+    pub(crate) confirmable: Index,
+    pub(crate) connections: HashMap<ConnectionId, Connection>,
+    pub(crate) consumers: HashMap<ConsumerId, Consumer>,
+    pub(crate) last_consumer: ConsumerId,
+    /// Acknowledgements of this step, to be written as one record for each queue.
+    pub(crate) settled: BTreeMap<QueueId, Settled>,
+    /// Queues that have something to deliver, in turn; each at most once.
+    pub(crate) dirty: VecDeque<QueueId>,
+    /// Queues whose next message waits for its commit; each at most once.
+    pub(crate) waiting: BTreeSet<(Index, QueueId)>,
+    pub(crate) reply_gates: Gates,
+    pub(crate) confirm_gates: Gates,
+    /// Publishes that wait for their confirm, on all channels.
+    pub(crate) unconfirmed: usize,
+    rng: StdRng,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Replica,
+    /// What was in a queue at `promoted_at` may have been delivered before, by the predecessor.
+    Primary {
+        promoted_at: Index,
+    },
+}
+
+impl Core {
+    /// Empty, a replica. The exchanges that every broker has exist without records.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            state: State::default(),
+            role: Role::Replica,
+            committed: Index(0),
+            confirmable: Index(0),
+            connections: HashMap::new(),
+            consumers: HashMap::new(),
+            last_consumer: ConsumerId(0),
+            settled: BTreeMap::new(),
+            dirty: VecDeque::new(),
+            waiting: BTreeSet::new(),
+            reply_gates: Gates::default(),
+            confirm_gates: Gates::default(),
+            unconfirmed: 0,
+            rng: StdRng::seed_from_u64(seed),
+        }
+    }
+
+    // ---- a replica
+
+    /// Applies the record at `position`, which is the one after [`Self::last_index`]. On an error nothing has changed, and
+    /// the replica has diverged from its primary.
+    pub fn apply(&mut self, position: Index, record: &Record) -> Result<(), ApplyError> {
+        debug_assert_eq!(self.role, Role::Replica, "a primary writes its own records");
+        self.state.apply(position, record)
+    }
+
+    /// Takes a piece of a sync point; [`BasePiece::Start`] forgets everything before. From [`BasePiece::TopologyEnd`] on,
+    /// live records may come between the pieces, through [`Self::apply`].
+    pub fn apply_base(&mut self, piece: BasePiece) -> Result<(), ApplyError> {
+        debug_assert_eq!(self.role, Role::Replica, "a primary never starts over");
+        self.state.apply_base(piece)
+    }
+
+    /// Nothing of a sync point is missing: its end has come, or the state was built from the log's beginning.
+    pub fn base_complete(&self) -> bool {
+        matches!(self.state.base, BaseState::None | BaseState::Complete)
+    }
+
+    /// Of the last record applied, or the sync point.
+    pub fn last_index(&self) -> Index {
+        self.state.last_index
+    }
+
+    // ---- the sending side of a sync point
+
+    /// The sync point is [`Self::last_index`], which is returned. Until [`Self::end_sync`], delivery counts in its backlog
+    /// are those of the sync point.
+    pub fn begin_sync(&mut self) -> Index {
+        self.state.syncs.push(self.state.last_index);
+        self.state.last_index
+    }
+
+    /// The receiver has everything, or is gone.
+    pub fn end_sync(&mut self, sync_point: Index) {
+        if let Some(place) = self.state.syncs.iter().position(|other| *other == sync_point) {
+            self.state.syncs.swap_remove(place);
+        }
+        if !self.state.syncs.contains(&sync_point) {
+            self.state.queues.values_mut().for_each(|queue| queue.forget_sync(sync_point));
+        }
+    }
+
+    /// Exchanges, queues and bindings as of [`Self::last_index`], in an order that can be applied.
+    pub fn snapshot_topology(&self) -> Vec<BasePiece> {
+        self.state.topology()
+    }
+
+    /// Each queue with its number of messages and their bytes, oldest queue first.
+    pub fn queues(&self) -> Vec<(QueueId, u64, u64)> {
+        let mut queues: Vec<_> =
+            self.state.queues.values().map(|queue| (queue.id, queue.len() as u64, queue.bytes())).collect();
+        queues.sort_unstable();
+        queues
+    }
+
+    /// The next part of a queue's backlog: messages that are still there, with indexes up to `sync_point` and below `before`,
+    /// newest first. The first that crosses `max_bytes` is the last. A queue that does not exist is done.
+    pub fn backlog_chunk(
+        &self,
+        queue: QueueId,
+        before: Index,
+        sync_point: Index,
+        max_bytes: usize,
+        max_messages: usize,
+    ) -> BacklogChunk {
+        self.state.backlog_chunk(queue, before, sync_point, max_bytes, max_messages)
+    }
+
+    // ---- a primary
+
+    /// Becomes the primary; commands are taken from here on. Every message present counts as possibly delivered, since
+    /// deliveries are not logged, and is ready.
+    ///
+    /// Exclusive queues are deleted: their owners were connections of the predecessor. Auto-delete queues stay: their
+    /// consumers are about to come back, and what is in them was confirmed; each goes with the next last consumer.
+    pub fn promote(&mut self, out: &mut Outputs) {
+        debug_assert!(self.base_complete(), "half of a sync point is no state to serve");
+        self.role = Role::Primary { promoted_at: self.state.last_index };
+        self.state.queues.values_mut().for_each(Queue::hand_out_from_start);
+        let mut exclusive: Vec<_> =
+            self.state.queues.values().filter(|queue| queue.spec.exclusive).map(|queue| queue.id).collect();
+        exclusive.sort_unstable();
+        exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
+    }
+
+    /// The index that the next record takes.
+    pub fn next_index(&self) -> Index {
+        self.state.last_index.next()
+    }
+
+    /// Writes a record of the shell's own, such as an epoch's start; returns its index.
+    pub fn append(&mut self, record: Record, out: &mut Outputs) -> Index {
+        self.write(record, out)
+    }
+
+    pub(crate) fn write(&mut self, record: Record, out: &mut Outputs) -> Index {
+        let index = self.next_index();
+        if let Err(error) = self.state.apply(index, &record) {
+            panic!("the primary wrote a record that does not fit its own state: {error}: {record:?}");
+        }
+        out.records.push((index, record));
+        index
+    }
+
+    /// `prefix-` and 128 random bits in the URL-safe base 64 alphabet.
+    pub(crate) fn random_name(&mut self, prefix: &str) -> ShortStr {
+        let mut random = [0; 16];
+        self.rng.fill_bytes(&mut random);
+        let name = format!("{prefix}-{}", base64_url(&random));
+        ShortStr::try_from(name.as_str()).expect("a prefix and 22 characters are below 255 bytes")
+    }
+
+    /// Whether this message may have reached a client before.
+    pub(crate) fn is_redelivered(&self, index: Index, delivery_count: u32) -> bool {
+        let inherited = matches!(self.role, Role::Primary { promoted_at } if index <= promoted_at);
+        inherited || delivery_count > 0
+    }
+}
+
+/// Without padding.
+fn base64_url(bytes: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = group.iter().chain(&[0; 2]).take(3).fold(0_u32, |bits, byte| bits << 8 | u32::from(*byte));
+        let digits = (0..=group.len()).map(|place| ALPHABET[(bits >> (18 - 6 * place) & 63) as usize]);
+        text.extend(digits.map(char::from));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_the_url_safe_one_without_padding() {
+        assert_eq!(base64_url(b""), "");
+        assert_eq!(base64_url(&[0xfb]), "-w");
+        assert_eq!(base64_url(&[0xff, 0xff]), "__8");
+        assert_eq!(base64_url(b"abc"), "YWJj");
+        assert_eq!(base64_url(&[7; 16]).len(), 22);
+    }
+}

@@ -1,0 +1,363 @@
+//! Exchanges and queues as clients declare, delete and purge them, and those that go by themselves: exclusive queues with
+//! their connection, auto-delete queues with their last consumer, auto-delete exchanges with their last binding.
+
+use bytes::Bytes;
+use understudy_protocol::FieldTable;
+use understudy_record::{Destination, ExchangeKind, ExchangeSpec, Index, QueueId, QueueSpec, Record, ShortStr};
+
+use crate::MAX_MESSAGES_PER_RECORD;
+use crate::arguments::{self, ALTERNATE_EXCHANGE, QUEUE_TYPE, assert_same};
+use crate::client::Origin;
+use crate::core::Core;
+use crate::effect::{EffectKind, Outputs};
+use crate::error::{self, Failure};
+use crate::queue::Queue;
+
+const RESERVED_PREFIX: &[u8] = b"amq.";
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExchangeFlags {
+    pub(crate) durable: bool,
+    pub(crate) auto_delete: bool,
+    pub(crate) internal: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueFlags {
+    pub(crate) durable: bool,
+    pub(crate) exclusive: bool,
+    pub(crate) auto_delete: bool,
+}
+
+impl Core {
+    // ---- exchanges
+
+    /// A passive declare.
+    pub(crate) fn find_exchange(
+        &mut self,
+        origin: Origin,
+        name: &ShortStr,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        refuse_default_exchange(name)?;
+        let exchange = self.state.exchanges.get(name).ok_or_else(|| error::no_exchange(name))?;
+        self.reply_after(exchange.declared, no_wait, origin, EffectKind::ExchangeDeclareOk, out);
+        Ok(())
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a declare has these fields; naming them again would say nothing new"
+    )]
+    pub(crate) fn declare_exchange(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        kind: &ShortStr,
+        flags: ExchangeFlags,
+        no_wait: bool,
+        arguments: Bytes,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let kind = ExchangeKind::from_name(kind.as_bytes()).ok_or_else(|| error::unknown_exchange_type(kind))?;
+        refuse_default_exchange(&name)?;
+        let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
+        let ExchangeFlags { durable, auto_delete, internal } = flags;
+        let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, arguments };
+        let gate = match self.state.exchanges.get(&wanted.name) {
+            Some(exchange) => {
+                assert_exchange_equivalent(&wanted, &table, &exchange.spec)?;
+                exchange.declared
+            }
+            None => {
+                refuse_reserved_name("exchange", &wanted.name)?;
+                self.write(Record::ExchangeDeclare(wanted), out)
+            }
+        };
+        self.reply_after(gate, no_wait, origin, EffectKind::ExchangeDeclareOk, out);
+        Ok(())
+    }
+
+    /// Deleting what does not exist succeeds.
+    pub(crate) fn delete_exchange(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        if_unused: bool,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        refuse_default_exchange(&name)?;
+        if name.as_bytes().starts_with(RESERVED_PREFIX) {
+            return Err(error::system_exchange(&name));
+        }
+        if let Some(exchange) = self.state.exchanges.get(&name) {
+            if if_unused && exchange.has_bindings() {
+                return Err(error::in_use(error::exchange(&name)));
+            }
+            let sources = self.state.sources_of(&Destination::Exchange(name.clone()));
+            self.write(Record::ExchangeDelete { name }, out);
+            self.delete_unbound_exchanges(sources, out);
+        }
+        self.reply_after(self.state.topology_index, no_wait, origin, EffectKind::ExchangeDeleteOk, out);
+        Ok(())
+    }
+
+    /// Of `candidates`, which have just lost a binding, deletes those that were only there for their bindings.
+    pub(crate) fn delete_unbound_exchanges(&mut self, mut candidates: Vec<ShortStr>, out: &mut Outputs) {
+        while let Some(name) = candidates.pop() {
+            let exchange = self.state.exchanges.get(&name);
+            if exchange.is_some_and(|exchange| exchange.spec.auto_delete && !exchange.has_bindings()) {
+                candidates.extend(self.state.sources_of(&Destination::Exchange(name.clone())));
+                self.write(Record::ExchangeDelete { name }, out);
+            }
+        }
+    }
+
+    // ---- queues
+
+    /// A passive declare.
+    pub(crate) fn find_queue(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let queue = self.queue_named(&name)?;
+        refuse_locked(queue, origin)?;
+        self.declared(origin, queue.id, no_wait, out);
+        Ok(())
+    }
+
+    pub(crate) fn declare_queue(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        flags: QueueFlags,
+        no_wait: bool,
+        arguments: Bytes,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
+        let name = match name.is_empty() {
+            true => self.random_name("amq.gen"),
+            false => {
+                refuse_reserved_name("queue", &name)?;
+                name
+            }
+        };
+        let QueueFlags { exclusive, auto_delete, .. } = flags;
+        // An exclusive queue goes with its connection: nothing of it is durable, whatever the client asks.
+        let durable = flags.durable && !exclusive;
+        let wanted = QueueSpec { name, durable, exclusive, auto_delete, arguments };
+        let id = match self.state.names.get(&wanted.name).and_then(|id| self.state.queues.get(id)) {
+            Some(queue) => {
+                assert_queue_equivalent(&wanted, &table, queue, origin)?;
+                queue.id
+            }
+            None => self.create_queue(origin, wanted, &table, out)?,
+        };
+        self.declared(origin, id, no_wait, out);
+        Ok(())
+    }
+
+    fn create_queue(
+        &mut self,
+        origin: Origin,
+        spec: QueueSpec,
+        table: &FieldTable,
+        out: &mut Outputs,
+    ) -> Result<QueueId, Failure> {
+        let object = error::queue(&spec.name);
+        arguments::check_queue(table, &object)?;
+        if table.get(QUEUE_TYPE).and_then(|kind| kind.as_str()) == Some("stream") {
+            return Err(error::not_implemented(format!(
+                "{object}: x-queue-type 'stream' is not supported; declare it as 'classic' or 'quorum', every queue is replicated"
+            )));
+        }
+        let exclusive = spec.exclusive;
+        let id = QueueId(self.write(Record::QueueDeclare(spec), out));
+        if exclusive {
+            if let Some(queue) = self.state.queues.get_mut(&id) {
+                queue.session.owner = Some(origin.connection);
+            }
+            if let Some(connection) = self.connections.get_mut(&origin.connection) {
+                connection.exclusive_queues.insert(id);
+            }
+        }
+        Ok(id)
+    }
+
+    fn declared(&mut self, origin: Origin, id: QueueId, no_wait: bool, out: &mut Outputs) {
+        let Some(queue) = self.state.queues.get(&id) else { return };
+        let name = queue.spec.name.clone();
+        let (message_count, consumer_count) = (count(queue.ready()), count(queue.session.consumers.len()));
+        self.channel_mut(origin).last_queue = name.clone();
+        let reply = EffectKind::QueueDeclareOk { name, message_count, consumer_count };
+        self.reply_after(id.0, no_wait, origin, reply, out);
+    }
+
+    /// Deleting what does not exist succeeds.
+    pub(crate) fn delete_queue_by_name(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        if_unused: bool,
+        if_empty: bool,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let name = self.resolve(origin, name)?;
+        let mut message_count = 0;
+        if let Ok(queue) = self.queue_named(&name) {
+            refuse_locked(queue, origin)?;
+            if if_empty && queue.ready() > 0 {
+                return Err(error::not_empty(&name));
+            }
+            if if_unused && !queue.session.consumers.is_empty() {
+                return Err(error::in_use(error::queue(&name)));
+            }
+            message_count = count(queue.ready());
+            self.delete_queue(queue.id, out);
+        }
+        let reply = EffectKind::QueueDeleteOk { message_count };
+        self.reply_after(self.state.topology_index, no_wait, origin, reply, out);
+        Ok(())
+    }
+
+    /// Its consumers are told, if their clients understand (P9); what they have not acknowledged is gone with it.
+    pub(crate) fn delete_queue(&mut self, id: QueueId, out: &mut Outputs) {
+        let Some(queue) = self.state.queues.get_mut(&id) else { return };
+        let session = std::mem::take(&mut queue.session);
+        self.settled.remove(&id);
+        let sources = self.state.sources_of(&Destination::Queue(id));
+        let gate = self.write(Record::QueueDelete { queue: id }, out);
+        if let Some(owner) = session.owner.and_then(|owner| self.connections.get_mut(&owner)) {
+            owner.exclusive_queues.remove(&id);
+        }
+        for consumer in session.consumers {
+            let Some(consumer) = self.consumers.remove(&consumer) else { continue };
+            let origin = Origin { connection: consumer.connection, channel: consumer.channel };
+            let Some(connection) = self.connections.get_mut(&origin.connection) else { continue };
+            let notify = connection.info.consumer_cancel_notify;
+            let Some(channel) = connection.channels.get_mut(&origin.channel) else { continue };
+            channel.consumers.remove(&consumer.tag);
+            self.reply_after(gate, !notify, origin, EffectKind::BasicCancel { consumer_tag: consumer.tag }, out);
+        }
+        self.delete_unbound_exchanges(sources, out);
+    }
+
+    /// An auto-delete queue that has just lost its last consumer.
+    pub(crate) fn delete_if_abandoned(&mut self, id: QueueId, out: &mut Outputs) {
+        let queue = self.state.queues.get(&id);
+        if queue.is_some_and(|queue| queue.spec.auto_delete && queue.session.consumers.is_empty()) {
+            self.delete_queue(id, out);
+        }
+    }
+
+    /// All ready messages go; what is delivered and unacknowledged stays.
+    pub(crate) fn purge(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let name = self.resolve(origin, name)?;
+        let queue = self.queue_named(&name)?;
+        refuse_locked(queue, origin)?;
+        let id = queue.id;
+        self.write_settled_of(id, out);
+        let queue = self.queue_named(&name)?;
+        let message_count = count(queue.ready());
+        let mut gate = Index(0);
+        if queue.unacked() <= MAX_MESSAGES_PER_RECORD {
+            let (up_to, except) = (self.state.last_index, queue.unacked_indexes());
+            if message_count > 0 {
+                gate = self.write(Record::Purge { queue: id, up_to, except }, out);
+            }
+        } else {
+            // The exceptions would not fit one record, so the messages that go are listed instead.
+            for messages in queue.ready_indexes().chunks(MAX_MESSAGES_PER_RECORD) {
+                gate = self.write(Record::Dequeue { queue: id, messages: messages.to_vec() }, out);
+            }
+        }
+        self.reply_after(gate.max(id.0), no_wait, origin, EffectKind::QueuePurgeOk { message_count }, out);
+        Ok(())
+    }
+
+    // ---- names
+
+    /// What an empty queue name means: the queue last declared on this channel.
+    pub(crate) fn resolve(&mut self, origin: Origin, name: ShortStr) -> Result<ShortStr, Failure> {
+        if !name.is_empty() {
+            return Ok(name);
+        }
+        match &self.channel_mut(origin).last_queue {
+            last if last.is_empty() => Err(error::no_previous_queue()),
+            last => Ok(last.clone()),
+        }
+    }
+
+    pub(crate) fn queue_named(&self, name: &ShortStr) -> Result<&Queue, Failure> {
+        let queue = self.state.names.get(name).and_then(|id| self.state.queues.get(id));
+        queue.ok_or_else(|| error::no_queue(name))
+    }
+}
+
+pub(crate) fn refuse_default_exchange(name: &ShortStr) -> Result<(), Failure> {
+    if name.is_empty() { Err(error::default_exchange()) } else { Ok(()) }
+}
+
+/// Another connection's exclusive queue.
+pub(crate) fn refuse_locked(queue: &Queue, origin: Origin) -> Result<(), Failure> {
+    match queue.session.owner {
+        Some(owner) if owner != origin.connection => Err(error::locked(&queue.spec.name)),
+        _ => Ok(()),
+    }
+}
+
+fn refuse_reserved_name(kind: &str, name: &ShortStr) -> Result<(), Failure> {
+    if name.as_bytes().starts_with(RESERVED_PREFIX) { Err(error::reserved_name(kind, name)) } else { Ok(()) }
+}
+
+fn assert_exchange_equivalent(
+    wanted: &ExchangeSpec,
+    table: &FieldTable,
+    current: &ExchangeSpec,
+) -> Result<(), Failure> {
+    let object = error::exchange(&wanted.name);
+    assert_same("type", wanted.kind.name(), current.kind.name(), &object)?;
+    assert_same("durable", text(wanted.durable), text(current.durable), &object)?;
+    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
+    assert_same("internal", text(wanted.internal), text(current.internal), &object)?;
+    let current = arguments::decode(&current.arguments).unwrap_or_default();
+    arguments::assert_equivalent(ALTERNATE_EXCHANGE, table, &current, &object)
+}
+
+fn assert_queue_equivalent(
+    wanted: &QueueSpec,
+    table: &FieldTable,
+    queue: &Queue,
+    origin: Origin,
+) -> Result<(), Failure> {
+    let (object, current) = (error::queue(&wanted.name), &queue.spec);
+    if wanted.exclusive != current.exclusive || queue.session.owner.is_some_and(|owner| owner != origin.connection) {
+        return Err(error::locked(&wanted.name));
+    }
+    assert_same("durable", text(wanted.durable), text(current.durable), &object)?;
+    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
+    let current = arguments::decode(&current.arguments).unwrap_or_default();
+    arguments::assert_queue_equivalent(table, &current, &object)
+}
+
+fn text(flag: bool) -> &'static str {
+    if flag { "true" } else { "false" }
+}
+
+/// AMQP counts in 32 bits.
+pub(crate) fn count(items: usize) -> u32 {
+    u32::try_from(items).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,87 @@
+//! The replicated state as text and as a number, to compare replicas: equal on all that have applied the same records.
+
+use std::fmt::{self, Write};
+
+use understudy_record::BasePiece;
+
+use crate::core::Core;
+use crate::exchange::Exchange;
+use crate::settle::Settled;
+use crate::state::State;
+
+impl Core {
+    /// Everything that is replicated, in a fixed order; grows with the messages. For tests and people.
+    pub fn replicated_text(&self) -> String {
+        let mut text = String::new();
+        self.state.describe(&mut text).expect("a string takes what is written to it");
+        text
+    }
+
+    /// The same as a number, without holding the text.
+    pub fn digest(&self) -> u64 {
+        let mut digest = Fnv(0xcbf2_9ce4_8422_2325);
+        self.state.describe(&mut digest).expect("the digest takes what is written to it");
+        digest.0
+    }
+
+    /// The books agree: what is ready and what is not, and who waits for what. Visits everything; for tests.
+    ///
+    /// # Panics
+    /// If they do not, with both sides.
+    pub fn assert_consistent(&self) {
+        self.state.assert_consistent();
+        let channels = || self.connections.values().flat_map(|connection| connection.channels.values());
+        let waiting: usize = channels().filter_map(|channel| channel.confirms.as_ref()).map(|c| c.waiting()).sum();
+        assert_eq!(self.unconfirmed, waiting, "unconfirmed publishes");
+        let outstanding = channels().flat_map(|channel| channel.unacked.iter());
+        let outstanding = outstanding.filter(|(_, unacked)| self.state.queues.contains_key(&unacked.queue)).count();
+        let settled: usize = self.settled.values().map(Settled::len).sum();
+        let handed_out: usize = self.state.queues.values().map(|queue| queue.unacked()).sum();
+        assert_eq!(
+            handed_out,
+            outstanding + settled,
+            "every message handed out is on one channel, or about to be settled"
+        );
+        let consumers: usize = self.state.queues.values().map(|queue| queue.session.consumers.len()).sum();
+        assert_eq!(self.consumers.len(), consumers, "every consumer is at one queue");
+        for queue in self.state.queues.values() {
+            let idle = !queue.session.dirty && !queue.session.waiting;
+            let stuck = idle && queue.ready() > 0 && !queue.session.active.is_empty();
+            assert!(!stuck, "queue {} has messages and consumers in turn, and nobody will look at it", queue.id);
+        }
+    }
+}
+
+impl State {
+    fn describe(&self, out: &mut impl Write) -> fmt::Result {
+        writeln!(out, "last index {}", self.last_index)?;
+        for piece in self.topology() {
+            match piece {
+                BasePiece::Exchange(spec) => writeln!(out, "{spec:?}")?,
+                BasePiece::Queue { id, spec } => writeln!(out, "{id} {spec:?}")?,
+                BasePiece::Binding(binding) => writeln!(out, "{binding:?}")?,
+                _ => {}
+            }
+        }
+        let built_in = self.exchanges.values().filter(|exchange| exchange.is_built_in()).count();
+        debug_assert_eq!(built_in, Exchange::built_in().count(), "built-in exchanges are never deleted");
+        let mut queues: Vec<_> = self.queues.values().collect();
+        queues.sort_by_key(|queue| queue.id);
+        for queue in queues {
+            for (index, entry) in queue.entries() {
+                writeln!(out, "{} holds {index} x{} {:?}", queue.id, entry.delivery_count, entry.message)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// FNV-1a, 64 bits: stable over processes and versions, which the standard hasher is not.
+struct Fnv(u64);
+
+impl Write for Fnv {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 = text.bytes().fold(self.0, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        Ok(())
+    }
+}

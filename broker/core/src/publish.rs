@@ -1,0 +1,92 @@
+//! Publishing: the checks, the routing decision, and the record that carries it. This is the hot path: one record, one
+//! reference-counted message, one entry in each queue.
+
+use std::sync::Arc;
+
+use understudy_protocol::{Properties, ReplyCode};
+use understudy_record::{Index, Message, QueueId, Record};
+
+use crate::arguments;
+use crate::client::Origin;
+use crate::command::Publish;
+use crate::core::Core;
+use crate::effect::{EffectKind, Outputs};
+use crate::error::{self, Failure};
+use crate::exchange::Routed;
+
+impl Core {
+    pub(crate) fn publish(&mut self, origin: Origin, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
+        let properties = Properties::from_raw(publish.properties.clone());
+        self.check_publish(origin, &publish, &properties)?;
+        let targets = self.state.route(&publish.exchange, &Routed::new(&publish.routing_key, &publish.properties));
+        let persistent = properties.is_persistent() && targets.iter().any(|queue| self.is_durable(*queue));
+        let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
+        let message = Message { exchange, routing_key, properties, persistent, body };
+        if targets.is_empty() {
+            if mandatory {
+                let (text, message) = (ReplyCode::NoRoute.name().to_owned(), Arc::new(message));
+                self.emit(origin, EffectKind::BasicReturn { code: ReplyCode::NoRoute, text, message }, out);
+            }
+            self.confirm_unroutable(origin, out);
+            return Ok(());
+        }
+        let queues = targets.clone();
+        let index = self.write(Record::Publish { targets, message }, out);
+        queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
+        self.confirm_when_committed(origin, index);
+        Ok(())
+    }
+
+    fn check_publish(&self, origin: Origin, publish: &Publish, properties: &Properties) -> Result<(), Failure> {
+        if publish.immediate {
+            return Err(error::not_implemented("immediate=true"));
+        }
+        if !publish.exchange.is_empty() {
+            let exchange = self.state.exchanges.get(&publish.exchange);
+            if exchange.ok_or_else(|| error::no_exchange(&publish.exchange))?.spec.internal {
+                return Err(error::internal_exchange(&publish.exchange));
+            }
+        }
+        if let Some(expiration) = properties.expiration() {
+            arguments::check_expiration(&expiration.to_text())?;
+        }
+        if let Some(claimed) = properties.user_id() {
+            let user = self.connections.get(&origin.connection).map_or("", |connection| &connection.info.user);
+            if claimed.as_bytes() != user.as_bytes() {
+                return Err(error::precondition_failed(format!(
+                    "user_id property set to '{claimed}' but authenticated user was '{user}'"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_durable(&self, queue: QueueId) -> bool {
+        self.state.queues.get(&queue).is_some_and(|queue| queue.spec.durable)
+    }
+
+    /// The queue has something to deliver once `index` is committed.
+    pub(crate) fn expect_commit(&mut self, id: QueueId, index: Index) {
+        let Some(queue) = self.state.queues.get_mut(&id) else { return };
+        let session = &mut queue.session;
+        if !session.active.is_empty() && !session.dirty && !session.waiting {
+            session.waiting = true;
+            self.waiting.insert((index, id));
+        }
+    }
+
+    fn confirm_when_committed(&mut self, origin: Origin, index: Index) {
+        let Some(confirms) = &mut self.channel_mut(origin).confirms else { return };
+        let first = confirms.routed(index);
+        self.unconfirmed += 1;
+        if first {
+            self.confirm_gates.wait(index, origin.connection, origin.channel);
+        }
+    }
+
+    fn confirm_unroutable(&mut self, origin: Origin, out: &mut Outputs) {
+        let Some(confirms) = &mut self.channel_mut(origin).confirms else { return };
+        let (ack, alone) = (confirms.unroutable(), confirms.waiting() == 0);
+        self.emit_ack(origin, ack, alone, out);
+    }
+}

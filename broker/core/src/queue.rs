@@ -1,0 +1,352 @@
+//! One queue: its messages in index order, and which of them are handed out.
+//!
+//! The messages and their delivery counts are replicated state, changed by records alone. What is handed out (the cursor,
+//! the returned ones) is the primary's own: a backup's cursor stays before the first message, so there everything is ready.
+//!
+//! It does not know who consumes; see the `delivery` module.
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use understudy_record::{Index, Message, QueueId, QueueSpec};
+
+use crate::command::ConnectionId;
+use crate::session::ConsumerId;
+use crate::slots::Slots;
+
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: QueueId,
+    pub(crate) spec: QueueSpec,
+    entries: Slots<Entry>,
+    /// Of the bodies and properties, in bytes.
+    bytes: u64,
+    /// The highest index handed out so far; what is above it is ready.
+    cursor: u64,
+    /// Handed out and come back: below the cursor, and ready.
+    returned: BTreeSet<u64>,
+    /// Handed out and neither settled nor come back.
+    unacked: usize,
+    /// The backlog of a sync point that is still arriving.
+    backlog: Option<Backlog>,
+    /// How often each message came back after each sync point that is being sent, so that the backlog can tell its delivery
+    /// count as of the sync point: the receiver counts the later ones itself.
+    returns_since_sync: HashMap<(Index, Index), u32>,
+    pub(crate) session: QueueSession,
+}
+
+#[derive(Debug)]
+pub(crate) struct Entry {
+    pub(crate) message: Arc<Message>,
+    /// How often it was delivered and came back.
+    pub(crate) delivery_count: u32,
+}
+
+/// What arrived early: records about messages that are still to come.
+#[derive(Debug, Default)]
+struct Backlog {
+    sync_point: Index,
+    gone: HashSet<Index>,
+    returned: HashMap<Index, u32>,
+    purges: Vec<(Index, HashSet<Index>)>,
+}
+
+/// The primary's own knowledge of a queue: who owns it, who consumes, which lists it is in. Never replicated.
+#[derive(Debug, Default)]
+pub(crate) struct QueueSession {
+    /// Of an exclusive queue.
+    pub(crate) owner: Option<ConnectionId>,
+    pub(crate) consumers: Vec<ConsumerId>,
+    /// Consumers that may take the next message, in turn.
+    pub(crate) active: VecDeque<ConsumerId>,
+    pub(crate) exclusive_consumer: bool,
+    /// In the list of queues that have something to deliver.
+    pub(crate) dirty: bool,
+    /// In the list of queues that wait for a commit.
+    pub(crate) waiting: bool,
+}
+
+/// What a piece of backlog led to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    Added,
+    /// It was settled or purged since the sync point.
+    AlreadyGone,
+    /// Above the sync point, or not below what is here, or the backlog is done.
+    OutOfPlace,
+}
+
+impl Queue {
+    pub(crate) fn new(id: QueueId, spec: QueueSpec) -> Self {
+        Self {
+            id,
+            spec,
+            entries: Slots::default(),
+            bytes: 0,
+            cursor: 0,
+            returned: BTreeSet::new(),
+            unacked: 0,
+            backlog: None,
+            returns_since_sync: HashMap::new(),
+            session: QueueSession::default(),
+        }
+    }
+
+    /// A queue whose backlog up to `sync_point` is still to come.
+    pub(crate) fn awaiting_backlog(id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
+        Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(id, spec) }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(crate) fn ready(&self) -> usize {
+        self.entries.len() - self.unacked
+    }
+
+    pub(crate) fn unacked(&self) -> usize {
+        self.unacked
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Index, &Entry)> {
+        self.entries.iter().map(|(key, entry)| (Index(key), entry))
+    }
+
+    /// Below `before`, newest first.
+    pub(crate) fn entries_down_from(&self, before: Index) -> impl Iterator<Item = (Index, &Entry)> {
+        self.entries.iter_down_from(before.0).map(|(key, entry)| (Index(key), entry))
+    }
+
+    pub(crate) fn into_entries(self) -> impl Iterator<Item = (Index, Entry)> {
+        self.entries.into_items().map(|(key, entry)| (Index(key), entry))
+    }
+
+    pub(crate) fn push(&mut self, index: Index, message: Arc<Message>) {
+        self.bytes += message_bytes(&message);
+        self.entries.push_back(index.0, Entry { message, delivery_count: 0 });
+    }
+
+    /// What was removed; `None` if it left before.
+    pub(crate) fn remove(&mut self, index: Index) -> Option<Entry> {
+        let Some(entry) = self.entries.remove(index.0) else {
+            if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point) {
+                backlog.gone.insert(index);
+            }
+            return None;
+        };
+        self.forget(index, &entry);
+        Some(entry)
+    }
+
+    /// The message was delivered and came back: ready again, at its old place.
+    pub(crate) fn give_back(&mut self, index: Index, syncs: &[Index]) {
+        if let Some(entry) = self.entries.get_mut(index.0) {
+            entry.delivery_count = entry.delivery_count.saturating_add(1);
+            if index.0 <= self.cursor && self.returned.insert(index.0) {
+                self.unacked -= 1;
+            }
+            for sync_point in syncs.iter().filter(|sync_point| index <= **sync_point) {
+                *self.returns_since_sync.entry((*sync_point, index)).or_default() += 1;
+            }
+        } else if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point) {
+            *backlog.returned.entry(index).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn purge(&mut self, up_to: Index, except: &[Index]) -> Vec<(Index, Entry)> {
+        let except: HashSet<Index> = except.iter().copied().collect();
+        let taken = self.entries.take_up_to(up_to.0, |key| !except.contains(&Index(key)));
+        let taken: Vec<_> = taken.into_iter().map(|(key, entry)| (Index(key), entry)).collect();
+        taken.iter().for_each(|(index, entry)| self.forget(*index, entry));
+        if let Some(backlog) = &mut self.backlog {
+            backlog.purges.push((up_to, except));
+        }
+        taken
+    }
+
+    fn forget(&mut self, index: Index, entry: &Entry) {
+        self.bytes -= message_bytes(&entry.message);
+        if index.0 <= self.cursor && !self.returned.remove(&index.0) {
+            self.unacked -= 1;
+        }
+    }
+
+    // ---- handing out, on the primary
+
+    /// Everything is ready again, for a new primary.
+    pub(crate) fn hand_out_from_start(&mut self) {
+        self.cursor = 0;
+        self.returned.clear();
+        self.unacked = 0;
+    }
+
+    /// The next message to hand out.
+    pub(crate) fn peek(&self) -> Option<(Index, &Entry)> {
+        if let Some(returned) = self.returned.first() {
+            return self.entries.get(*returned).map(|entry| (Index(*returned), entry));
+        }
+        self.entries.next_after(self.cursor).map(|(key, entry)| (Index(key), entry))
+    }
+
+    /// Hands out `index`, which is what [`Self::peek`] gave.
+    pub(crate) fn hand_out(&mut self, index: Index) {
+        if !self.returned.remove(&index.0) {
+            debug_assert!(index.0 > self.cursor, "{index} was handed out before (cursor {})", self.cursor);
+            self.cursor = index.0;
+        }
+        self.unacked += 1;
+    }
+
+    /// In index order.
+    pub(crate) fn unacked_indexes(&self) -> Vec<Index> {
+        let below = self.entries.iter().take_while(|(key, _)| *key <= self.cursor);
+        below.filter(|(key, _)| !self.returned.contains(key)).map(|(key, _)| Index(key)).collect()
+    }
+
+    /// In index order.
+    pub(crate) fn ready_indexes(&self) -> Vec<Index> {
+        let ready = self.entries.iter().filter(|(key, _)| *key > self.cursor || self.returned.contains(key));
+        ready.map(|(key, _)| Index(key)).collect()
+    }
+
+    // ---- sync points
+
+    /// The delivery count the message had at `sync_point`, while that sync point is being sent.
+    pub(crate) fn delivery_count_at(&self, sync_point: Index, index: Index, entry: &Entry) -> u32 {
+        let since = self.returns_since_sync.get(&(sync_point, index)).copied().unwrap_or(0);
+        entry.delivery_count.saturating_sub(since)
+    }
+
+    pub(crate) fn forget_sync(&mut self, sync_point: Index) {
+        self.returns_since_sync.retain(|(other, _), _| *other != sync_point);
+    }
+
+    /// A message of the backlog: older than all that are here.
+    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, message: Message) -> Arrival {
+        let lowest = self.entries.first_key();
+        let Some(backlog) = &mut self.backlog else { return Arrival::OutOfPlace };
+        if index > backlog.sync_point || lowest.is_some_and(|lowest| lowest <= index.0) {
+            return Arrival::OutOfPlace;
+        }
+        let purged = backlog.purges.iter().any(|(up_to, except)| index <= *up_to && !except.contains(&index));
+        if backlog.gone.remove(&index) || purged {
+            return Arrival::AlreadyGone;
+        }
+        let delivery_count = delivery_count.saturating_add(backlog.returned.remove(&index).unwrap_or(0));
+        self.bytes += message_bytes(&message);
+        self.entries.push_front(index.0, Entry { message: Arc::new(message), delivery_count });
+        Arrival::Added
+    }
+
+    /// The backlog is here in full; what was kept aside for messages that never came is dropped.
+    pub(crate) fn backlog_done(&mut self) {
+        self.backlog = None;
+    }
+
+    pub(crate) fn awaits_backlog(&self) -> bool {
+        self.backlog.is_some()
+    }
+
+    /// The counts agree with the messages.
+    pub(crate) fn assert_consistent(&self) {
+        assert_eq!(self.unacked, self.unacked_indexes().len(), "unacked of queue {}", self.id);
+        assert_eq!(self.ready(), self.ready_indexes().len(), "ready of queue {}", self.id);
+        let bytes: u64 = self.entries.iter().map(|(_, entry)| message_bytes(&entry.message)).sum();
+        assert_eq!(self.bytes, bytes, "bytes of queue {}", self.id);
+        assert!(self.returned.iter().all(|key| *key <= self.cursor && self.entries.contains(*key)));
+    }
+}
+
+/// What a message weighs: body and properties.
+pub(crate) fn message_bytes(message: &Message) -> u64 {
+    (message.body.len() + message.properties.len()) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use understudy_record::{Body, ShortStr};
+
+    use super::*;
+
+    fn message() -> Message {
+        let body = Body::new(Bytes::from_static(b"four"));
+        Message {
+            exchange: ShortStr::EMPTY,
+            routing_key: ShortStr::EMPTY,
+            properties: Bytes::new(),
+            persistent: true,
+            body,
+        }
+    }
+
+    fn queue(indexes: impl IntoIterator<Item = u64>) -> Queue {
+        let name = ShortStr::from_static("q");
+        let spec = QueueSpec { name, durable: true, exclusive: false, auto_delete: false, arguments: Bytes::new() };
+        let mut queue = Queue::new(QueueId(Index(1)), spec);
+        indexes.into_iter().for_each(|index| queue.push(Index(index), Arc::new(message())));
+        queue
+    }
+
+    fn hand_out(queue: &mut Queue) -> Option<u64> {
+        let index = queue.peek()?.0;
+        queue.hand_out(index);
+        queue.assert_consistent();
+        Some(index.0)
+    }
+
+    /// Case T8: a message that came back takes its old place.
+    #[test]
+    fn what_comes_back_goes_to_its_old_place() {
+        let mut queue = queue([2, 3, 5]);
+        assert_eq!((hand_out(&mut queue), hand_out(&mut queue)), (Some(2), Some(3)));
+        queue.give_back(Index(3), &[]);
+        queue.give_back(Index(2), &[]);
+        assert_eq!((queue.ready(), queue.unacked()), (3, 0));
+        assert_eq!((hand_out(&mut queue), hand_out(&mut queue)), (Some(2), Some(3)));
+        assert_eq!(queue.entries().next().unwrap().1.delivery_count, 1);
+        assert_eq!((hand_out(&mut queue), hand_out(&mut queue)), (Some(5), None));
+        assert!(queue.remove(Index(3)).is_some() && queue.remove(Index(3)).is_none());
+        queue.assert_consistent();
+        assert_eq!((queue.ready(), queue.unacked(), queue.bytes()), (0, 2, 8));
+    }
+
+    #[test]
+    fn a_purge_spares_what_is_handed_out() {
+        let mut queue = queue([2, 3, 4, 9]);
+        hand_out(&mut queue);
+        let except = queue.unacked_indexes();
+        let gone: Vec<_> = queue.purge(Index(4), &except).into_iter().map(|(index, _)| index.0).collect();
+        assert_eq!(gone, [3, 4]);
+        queue.assert_consistent();
+        assert_eq!((queue.ready(), queue.unacked()), (1, 1));
+    }
+
+    /// Records about messages that the backlog has not brought yet hold when it brings them.
+    #[test]
+    fn early_records_wait_for_their_messages() {
+        let spec = queue([]).spec;
+        let mut queue = Queue::awaiting_backlog(QueueId(Index(1)), spec, Index(10));
+        queue.push(Index(12), Arc::new(message()));
+        queue.remove(Index(7));
+        queue.give_back(Index(6), &[]);
+        queue.purge(Index(4), &[Index(3)]);
+        assert_eq!(queue.arrive(Index(9), 0, message()), Arrival::Added);
+        assert_eq!(queue.arrive(Index(9), 0, message()), Arrival::OutOfPlace, "twice");
+        assert_eq!(queue.arrive(Index(7), 0, message()), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(6), 2, message()), Arrival::Added);
+        assert_eq!(queue.arrive(Index(4), 0, message()), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(3), 0, message()), Arrival::Added);
+        queue.backlog_done();
+        assert_eq!(queue.arrive(Index(2), 0, message()), Arrival::OutOfPlace, "after the end");
+        let counts: Vec<_> = queue.entries().map(|(index, entry)| (index.0, entry.delivery_count)).collect();
+        assert_eq!(counts, [(3, 0), (6, 3), (9, 0), (12, 0)]);
+        queue.assert_consistent();
+    }
+}

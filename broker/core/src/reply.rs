@@ -1,0 +1,135 @@
+//! Effects and their order: replies on one channel keep the order of their commands, each waits for the commit of what it
+//! speaks of; deliveries and confirms are streams of their own.
+
+use understudy_record::Index;
+
+use crate::client::Origin;
+use crate::command::DeliveryTag;
+use crate::confirms::Ack;
+use crate::core::Core;
+use crate::effect::{Effect, EffectKind, Outputs};
+use crate::session::{ConsumerId, Reply};
+
+impl Core {
+    pub(crate) fn emit(&self, origin: Origin, kind: EffectKind, out: &mut Outputs) {
+        out.effects.push(Effect { connection: origin.connection, channel: origin.channel, kind });
+    }
+
+    /// A reply that waits for nothing but the replies before it.
+    pub(crate) fn reply(&mut self, origin: Origin, effect: EffectKind, out: &mut Outputs) {
+        self.push_reply(origin, Reply { gate: Index(0), effect, start: None }, out);
+    }
+
+    pub(crate) fn reply_unless(&mut self, no_wait: bool, origin: Origin, effect: EffectKind, out: &mut Outputs) {
+        if !no_wait {
+            self.reply(origin, effect, out);
+        }
+    }
+
+    /// A reply that follows from record `gate`.
+    pub(crate) fn reply_after(
+        &mut self,
+        gate: Index,
+        no_wait: bool,
+        origin: Origin,
+        effect: EffectKind,
+        out: &mut Outputs,
+    ) {
+        if !no_wait {
+            self.push_reply(origin, Reply { gate, effect, start: None }, out);
+        }
+    }
+
+    /// A reply after which deliveries to `consumer` begin.
+    pub(crate) fn reply_and_start(
+        &mut self,
+        gate: Index,
+        origin: Origin,
+        effect: EffectKind,
+        consumer: ConsumerId,
+        out: &mut Outputs,
+    ) {
+        self.push_reply(origin, Reply { gate, effect, start: Some(consumer) }, out);
+    }
+
+    pub(crate) fn push_reply(&mut self, origin: Origin, reply: Reply, out: &mut Outputs) {
+        let (committed, gate) = (self.committed, reply.gate);
+        let replies = &mut self.channel_mut(origin).replies;
+        let first = replies.is_empty();
+        replies.push_back(reply);
+        if first && gate <= committed {
+            self.release_replies(origin, out);
+        } else if first {
+            self.reply_gates.wait(gate, origin.connection, origin.channel);
+        }
+    }
+
+    fn release_replies(&mut self, origin: Origin, out: &mut Outputs) {
+        let committed = self.committed;
+        loop {
+            let Some(connection) = self.connections.get_mut(&origin.connection) else { return };
+            let Some(channel) = connection.channels.get_mut(&origin.channel) else { return };
+            let Some(gate) = channel.replies.front().map(|reply| reply.gate) else { return };
+            if gate > committed {
+                self.reply_gates.wait(gate, origin.connection, origin.channel);
+                return;
+            }
+            let Some(reply) = channel.replies.pop_front() else { return };
+            if matches!(reply.effect, EffectKind::CloseChannel { .. }) {
+                connection.channels.remove(&origin.channel);
+            }
+            self.emit(origin, reply.effect, out);
+            if let Some(consumer) = reply.start {
+                self.start_consumer(consumer);
+            }
+        }
+    }
+
+    /// The log is committed up to `committed`; publisher confirms may go out up to `confirmable`, which is not beyond it.
+    /// Both only grow. Releases what waited; deliveries follow with [`Core::deliver`].
+    pub fn handle_committed(&mut self, committed: Index, confirmable: Index, out: &mut Outputs) {
+        self.committed = self.committed.max(committed);
+        self.confirmable = self.confirmable.max(confirmable.min(committed));
+        while let Some((_, queue)) = self.waiting.first().filter(|(index, _)| *index <= self.committed).copied() {
+            self.waiting.pop_first();
+            if let Some(queue) = self.state.queues.get_mut(&queue) {
+                queue.session.waiting = false;
+            }
+            self.mark_dirty(queue);
+        }
+        while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {
+            self.release_replies(Origin { connection, channel }, out);
+        }
+        while let Some((connection, channel)) = self.confirm_gates.take_due(self.confirmable) {
+            self.release_confirms(Origin { connection, channel }, out);
+        }
+    }
+
+    fn release_confirms(&mut self, origin: Origin, out: &mut Outputs) {
+        let confirmable = self.confirmable;
+        let Some(connection) = self.connections.get_mut(&origin.connection) else { return };
+        let Some(channel) = connection.channels.get_mut(&origin.channel) else { return };
+        let Some(confirms) = &mut channel.confirms else { return };
+        let released = confirms.release(confirmable);
+        if let Some(next) = confirms.first_waiting() {
+            self.confirm_gates.wait(next, origin.connection, origin.channel);
+        }
+        if let Some((ack, count)) = released {
+            self.unconfirmed -= count;
+            self.emit(origin, EffectKind::PublisherAck { delivery_tag: ack.tag, multiple: ack.multiple }, out);
+        }
+    }
+
+    /// The ack of an unroutable publish. `alone`: no earlier publish of the channel waits, so a run of these becomes one.
+    pub(crate) fn emit_ack(&self, origin: Origin, ack: Ack, alone: bool, out: &mut Outputs) {
+        let before = DeliveryTag(ack.tag.0 - 1);
+        if let Some(Effect { connection, channel, kind: EffectKind::PublisherAck { delivery_tag, multiple } }) =
+            out.effects.last_mut()
+            && (*connection, *channel, *delivery_tag, alone) == (origin.connection, origin.channel, before, true)
+        {
+            (*delivery_tag, *multiple) = (ack.tag, true);
+            return;
+        }
+        self.emit(origin, EffectKind::PublisherAck { delivery_tag: ack.tag, multiple: ack.multiple }, out);
+    }
+}

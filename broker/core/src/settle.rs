@@ -1,0 +1,131 @@
+//! Acknowledgements: what a client says about its deliveries, gathered over a step and written as one record for each
+//! queue. Until it is written a settled message still counts as delivered and unacknowledged.
+
+use understudy_record::{Index, QueueId, Record};
+
+use crate::MAX_MESSAGES_PER_RECORD;
+use crate::client::Origin;
+use crate::command::DeliveryTag;
+use crate::core::Core;
+use crate::effect::{EffectKind, Outputs};
+use crate::error::{self, Failure};
+use crate::session::Unacked;
+
+/// Of one queue, in this step.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    dequeued: Vec<Index>,
+    requeued: Vec<Index>,
+}
+
+impl Settled {
+    pub(crate) fn len(&self) -> usize {
+        self.dequeued.len() + self.requeued.len()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Settlement {
+    Dequeue,
+    Requeue,
+}
+
+impl Settlement {
+    /// Without requeue the message is dropped (dead-lettering will be decided here).
+    pub(crate) fn of_nack(requeue: bool) -> Self {
+        if requeue { Self::Requeue } else { Self::Dequeue }
+    }
+}
+
+impl Core {
+    /// An ack, nack or reject. `multiple`: all deliveries up to the tag; tag 0 then means all there are.
+    pub(crate) fn settle(
+        &mut self,
+        origin: Origin,
+        tag: DeliveryTag,
+        multiple: bool,
+        settlement: Settlement,
+    ) -> Result<(), Failure> {
+        let channel = self.channel_mut(origin);
+        // If they all waited for the channel's limit they all get their chance, not only those acknowledged.
+        let was_at_limit = channel.is_at_limit();
+        if multiple {
+            let up_to = if tag.0 == 0 { u64::MAX } else { tag.0 };
+            if tag.0 != 0 && !channel.unacked.contains(tag.0) {
+                return Err(error::unknown_delivery_tag(tag));
+            }
+            let settled = channel.unacked.take_up_to(up_to, |_| true);
+            settled.into_iter().for_each(|(_, unacked)| self.settle_one(origin, unacked, settlement, !was_at_limit));
+        } else {
+            let unacked = channel.unacked.remove(tag.0).ok_or_else(|| error::unknown_delivery_tag(tag))?;
+            self.settle_one(origin, unacked, settlement, !was_at_limit);
+        }
+        if was_at_limit {
+            self.resume_channel(origin);
+        }
+        Ok(())
+    }
+
+    fn settle_one(&mut self, origin: Origin, unacked: Unacked, settlement: Settlement, resume: bool) {
+        self.note_settled(unacked, settlement);
+        let Some(id) = unacked.consumer else { return };
+        self.channel_mut(origin).consumer_unacked -= 1;
+        if let Some(consumer) = self.consumers.get_mut(&id) {
+            consumer.unacked -= 1;
+            if resume {
+                self.resume_consumer(id);
+            }
+        }
+    }
+
+    /// `basic.recover`: everything unacknowledged on the channel goes back to its queues.
+    pub(crate) fn recover(&mut self, origin: Origin, requeue: bool, out: &mut Outputs) -> Result<(), Failure> {
+        if !requeue {
+            return Err(error::not_implemented("requeue=false"));
+        }
+        self.settle(origin, DeliveryTag(0), true, Settlement::Requeue)?;
+        self.reply(origin, EffectKind::BasicRecoverOk, out);
+        Ok(())
+    }
+
+    /// To be written at the end of the step. A queue that is gone took its messages along.
+    pub(crate) fn note_settled(&mut self, unacked: Unacked, settlement: Settlement) {
+        if !self.state.queues.contains_key(&unacked.queue) {
+            return;
+        }
+        let settled = self.settled.entry(unacked.queue).or_default();
+        match settlement {
+            Settlement::Dequeue => settled.dequeued.push(unacked.index),
+            Settlement::Requeue => settled.requeued.push(unacked.index),
+        }
+    }
+
+    pub(crate) fn write_settled(&mut self, out: &mut Outputs) {
+        while let Some((queue, settled)) = self.settled.pop_first() {
+            self.write_settlement(queue, settled, out);
+        }
+    }
+
+    pub(crate) fn write_settled_of(&mut self, queue: QueueId, out: &mut Outputs) {
+        if let Some(settled) = self.settled.remove(&queue) {
+            self.write_settlement(queue, settled, out);
+        }
+    }
+
+    fn write_settlement(&mut self, queue: QueueId, settled: Settled, out: &mut Outputs) {
+        for messages in batches(settled.dequeued) {
+            self.write(Record::Dequeue { queue, messages }, out);
+        }
+        for messages in batches(settled.requeued) {
+            self.write(Record::Requeue { queue, messages }, out);
+            self.mark_dirty(queue);
+        }
+    }
+}
+
+fn batches(mut messages: Vec<Index>) -> impl Iterator<Item = Vec<Index>> {
+    std::iter::from_fn(move || {
+        let rest = messages.split_off(messages.len().min(MAX_MESSAGES_PER_RECORD));
+        Some(std::mem::replace(&mut messages, rest)).filter(|batch| !batch.is_empty())
+    })
+}

@@ -1,0 +1,338 @@
+//! The replicated state and the one way it changes: records, applied in index order. The same code runs on the primary
+//! (which applies what it has just written) and on every backup, so it decides nothing and asks nobody.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+use understudy_record::{Binding, Destination, ExchangeSpec, Index, Message, QueueId, QueueSpec, Record, ShortStr};
+
+use crate::base::BaseState;
+use crate::exchange::{Exchange, Routed};
+use crate::queue::{Entry, Queue, message_bytes};
+
+/// A record that does not fit what this replica has: it has diverged and must start over from its primary.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    #[error("record {found} where {expected} is next")]
+    OutOfOrder { expected: Index, found: Index },
+    #[error("record {index} names queue {queue}, which does not exist here")]
+    UnknownQueue { index: Index, queue: QueueId },
+    #[error("record {index} names exchange {name}, which does not exist here")]
+    UnknownExchange { index: Index, name: ShortStr },
+    #[error("record {index} declares {name}, which exists here")]
+    Exists { index: Index, name: ShortStr },
+    #[error("record {index} binds what is bound, or unbinds what is not, at exchange {source_exchange}")]
+    Binding { index: Index, source_exchange: ShortStr },
+    #[error("a piece of a sync point came out of place: {what}")]
+    Base { what: &'static str },
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) exchanges: HashMap<ShortStr, Exchange>,
+    pub(crate) queues: HashMap<QueueId, Queue>,
+    pub(crate) names: HashMap<ShortStr, QueueId>,
+    by_destination: HashMap<Destination, Vec<Arc<Binding>>>,
+    pub(crate) last_index: Index,
+    /// The last record that changed exchanges, queues or bindings.
+    pub(crate) topology_index: Index,
+    pub(crate) base: BaseState,
+    /// Sync points being sent to replicas that start over.
+    pub(crate) syncs: Vec<Index>,
+    /// Queues that still hold a message which was published to several; absent for one queue.
+    copies: HashMap<Index, u32>,
+    /// Of all messages, each counted once, in bytes.
+    pub(crate) message_bytes: u64,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            exchanges: Exchange::built_in().map(|exchange| (exchange.spec.name.clone(), exchange)).collect(),
+            queues: HashMap::new(),
+            names: HashMap::new(),
+            by_destination: HashMap::new(),
+            last_index: Index(0),
+            topology_index: Index(0),
+            base: BaseState::None,
+            syncs: Vec::new(),
+            copies: HashMap::new(),
+            message_bytes: 0,
+        }
+    }
+}
+
+impl State {
+    /// On an error nothing has changed.
+    pub(crate) fn apply(&mut self, index: Index, record: &Record) -> Result<(), ApplyError> {
+        let expected = self.last_index.next();
+        if index != expected {
+            return Err(ApplyError::OutOfOrder { expected, found: index });
+        }
+        match record {
+            Record::EpochStart { .. } | Record::InSyncSet { .. } => {}
+            Record::ExchangeDeclare(spec) => self.declare_exchange(index, spec)?,
+            Record::ExchangeDelete { name } => self.delete_exchange(index, name)?,
+            Record::QueueDeclare(spec) => self.declare_queue(index, spec)?,
+            Record::QueueDelete { queue } => self.delete_queue(index, *queue)?,
+            Record::Bind(binding) => self.bind(index, binding)?,
+            Record::Unbind(binding) => self.unbind(index, binding)?,
+            Record::Publish { targets, message } => self.publish(index, targets, message)?,
+            Record::Dequeue { queue, messages } => self.dequeue(index, *queue, messages)?,
+            Record::Requeue { queue, messages } => {
+                let syncs = std::mem::take(&mut self.syncs);
+                let known = self.queue_mut(index, *queue);
+                let result = known.map(|queue| messages.iter().for_each(|message| queue.give_back(*message, &syncs)));
+                self.syncs = syncs;
+                result?;
+            }
+            Record::Purge { queue, up_to, except } => {
+                let gone = self.queue_mut(index, *queue)?.purge(*up_to, except);
+                gone.iter().for_each(|(index, entry)| self.release(*index, entry));
+            }
+        }
+        if is_topology(record) {
+            self.topology_index = index;
+        }
+        self.last_index = index;
+        Ok(())
+    }
+
+    fn declare_exchange(&mut self, index: Index, spec: &ExchangeSpec) -> Result<(), ApplyError> {
+        if self.exchanges.contains_key(&spec.name) {
+            return Err(ApplyError::Exists { index, name: spec.name.clone() });
+        }
+        self.add_exchange(index, spec);
+        Ok(())
+    }
+
+    pub(crate) fn add_exchange(&mut self, declared: Index, spec: &ExchangeSpec) {
+        let spec = ExchangeSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec };
+        self.exchanges.insert(spec.name.clone(), Exchange::new(spec, declared));
+    }
+
+    fn delete_exchange(&mut self, index: Index, name: &ShortStr) -> Result<(), ApplyError> {
+        let exchange = match self.exchanges.get(name) {
+            Some(exchange) if !exchange.is_built_in() => self.exchanges.remove(name),
+            _ => None,
+        };
+        let exchange = exchange.ok_or_else(|| ApplyError::UnknownExchange { index, name: name.clone() })?;
+        exchange.bindings().for_each(|binding| self.forget_destination(binding));
+        self.unbind_destination(&Destination::Exchange(name.clone()));
+        Ok(())
+    }
+
+    fn declare_queue(&mut self, index: Index, spec: &QueueSpec) -> Result<(), ApplyError> {
+        if self.names.contains_key(&spec.name) {
+            return Err(ApplyError::Exists { index, name: spec.name.clone() });
+        }
+        let id = QueueId(index);
+        self.add_queue(Queue::new(id, detached_queue(spec)));
+        Ok(())
+    }
+
+    pub(crate) fn add_queue(&mut self, queue: Queue) {
+        self.names.insert(queue.spec.name.clone(), queue.id);
+        self.queues.insert(queue.id, queue);
+    }
+
+    fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
+        let queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        self.names.remove(&queue.spec.name);
+        self.unbind_destination(&Destination::Queue(id));
+        queue.into_entries().for_each(|(index, entry)| self.release(index, &entry));
+        Ok(())
+    }
+
+    pub(crate) fn bind(&mut self, index: Index, binding: &Binding) -> Result<(), ApplyError> {
+        self.check_destination(index, &binding.destination)?;
+        let Some(exchange) = self.exchanges.get_mut(&binding.source) else {
+            return Err(ApplyError::UnknownExchange { index, name: binding.source.clone() });
+        };
+        if exchange.is_bound(binding) {
+            return Err(ApplyError::Binding { index, source_exchange: binding.source.clone() });
+        }
+        let binding = Arc::new(detached_binding(binding));
+        exchange.bind(&binding);
+        self.by_destination.entry(binding.destination.clone()).or_default().push(binding);
+        Ok(())
+    }
+
+    fn unbind(&mut self, index: Index, binding: &Binding) -> Result<(), ApplyError> {
+        let exchange = self.exchanges.get_mut(&binding.source);
+        let binding = exchange
+            .and_then(|exchange| exchange.unbind(binding))
+            .ok_or_else(|| ApplyError::Binding { index, source_exchange: binding.source.clone() })?;
+        self.forget_destination(&binding);
+        Ok(())
+    }
+
+    fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message) -> Result<(), ApplyError> {
+        for target in targets {
+            self.queue(index, *target)?;
+        }
+        let message = Arc::new(message.clone());
+        for target in targets {
+            self.queue_mut(index, *target)?.push(index, message.clone());
+        }
+        if let Ok(copies @ 2..) = u32::try_from(targets.len()) {
+            self.copies.insert(index, copies);
+        }
+        if !targets.is_empty() {
+            self.message_bytes += message_bytes(&message);
+        }
+        Ok(())
+    }
+
+    fn dequeue(&mut self, index: Index, queue: QueueId, messages: &[Index]) -> Result<(), ApplyError> {
+        self.queue(index, queue)?;
+        for message in messages {
+            if let Some(entry) = self.queue_mut(index, queue)?.remove(*message) {
+                self.release(*message, &entry);
+            }
+        }
+        Ok(())
+    }
+
+    /// A queue gave up its copy.
+    fn release(&mut self, index: Index, entry: &Entry) {
+        if let Some(copies) = self.copies.get_mut(&index) {
+            *copies -= 1;
+            if *copies > 0 {
+                return;
+            }
+            self.copies.remove(&index);
+        }
+        self.message_bytes -= message_bytes(&entry.message);
+    }
+
+    fn unbind_destination(&mut self, destination: &Destination) {
+        for binding in self.by_destination.remove(destination).unwrap_or_default() {
+            if let Some(source) = self.exchanges.get_mut(&binding.source) {
+                source.unbind(&binding);
+            }
+        }
+    }
+
+    fn forget_destination(&mut self, binding: &Arc<Binding>) {
+        let left = self.by_destination.get_mut(&binding.destination).map(|bound| {
+            if let Some(place) = bound.iter().position(|other| Arc::ptr_eq(other, binding)) {
+                bound.swap_remove(place);
+            }
+            bound.len()
+        });
+        if left == Some(0) {
+            self.by_destination.remove(&binding.destination);
+        }
+    }
+
+    fn check_destination(&self, index: Index, destination: &Destination) -> Result<(), ApplyError> {
+        match destination {
+            Destination::Queue(queue) => self.queue(index, *queue).map(|_| ()),
+            Destination::Exchange(name) if self.exchanges.contains_key(name) => Ok(()),
+            Destination::Exchange(name) => Err(ApplyError::UnknownExchange { index, name: name.clone() }),
+        }
+    }
+
+    fn queue(&self, index: Index, id: QueueId) -> Result<&Queue, ApplyError> {
+        self.queues.get(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })
+    }
+
+    fn queue_mut(&mut self, index: Index, id: QueueId) -> Result<&mut Queue, ApplyError> {
+        self.queues.get_mut(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })
+    }
+
+    // ---- reading
+
+    /// Exchanges that have a binding to `destination`, in order, each once.
+    pub(crate) fn sources_of(&self, destination: &Destination) -> Vec<ShortStr> {
+        let bound = self.by_destination.get(destination).into_iter().flatten();
+        let mut sources: Vec<_> = bound.map(|binding| binding.source.clone()).collect();
+        sources.sort();
+        sources.dedup();
+        sources
+    }
+
+    /// The queues that a message published to `exchange` reaches, in order, each once. Bindings from exchange to exchange are
+    /// followed; each exchange is visited once, so cycles end.
+    pub(crate) fn route(&self, exchange: &ShortStr, message: &Routed<'_>) -> Vec<QueueId> {
+        if exchange.is_empty() {
+            return self.names.get(message.routing_key).copied().into_iter().collect();
+        }
+        let mut targets = Vec::new();
+        let mut onward = Vec::new();
+        self.collect_matches(exchange, message, &mut targets, &mut onward);
+        let mut visited = 0;
+        while let Some(next) = onward.get(visited).cloned() {
+            visited += 1;
+            if next != *exchange {
+                self.collect_matches(&next, message, &mut targets, &mut onward);
+            }
+        }
+        if targets.len() > 1 {
+            targets.sort_unstable();
+            targets.dedup();
+        }
+        targets
+    }
+
+    fn collect_matches(
+        &self,
+        name: &ShortStr,
+        message: &Routed<'_>,
+        targets: &mut Vec<QueueId>,
+        onward: &mut Vec<ShortStr>,
+    ) {
+        let Some(exchange) = self.exchanges.get(name) else { return };
+        exchange.for_each_match(message, |binding| match &binding.destination {
+            Destination::Queue(queue) => targets.push(*queue),
+            Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
+            Destination::Exchange(_) => {}
+        });
+    }
+
+    /// A message of a sync point's backlog counts by itself: its queues do not share it.
+    pub(crate) fn count_arrival(&mut self, bytes: u64) {
+        self.message_bytes += bytes;
+    }
+
+    pub(crate) fn assert_consistent(&self) {
+        self.queues.values().for_each(Queue::assert_consistent);
+        assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
+        let mut weights = HashMap::new();
+        for (index, entry) in self.queues.values().flat_map(Queue::entries) {
+            weights.insert((index, Arc::as_ptr(&entry.message)), message_bytes(&entry.message));
+        }
+        assert_eq!(self.message_bytes, weights.values().sum::<u64>(), "bytes of all messages");
+    }
+}
+
+fn is_topology(record: &Record) -> bool {
+    matches!(
+        record,
+        Record::ExchangeDeclare(_)
+            | Record::ExchangeDelete { .. }
+            | Record::QueueDeclare(_)
+            | Record::QueueDelete { .. }
+            | Record::Bind(_)
+            | Record::Unbind(_)
+    )
+}
+
+/// Topology is kept long: it must not hold on to the read buffer that a declare came in.
+pub(crate) fn detached_queue(spec: &QueueSpec) -> QueueSpec {
+    QueueSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec }
+}
+
+fn detached_binding(binding: &Binding) -> Binding {
+    let destination = match &binding.destination {
+        Destination::Queue(queue) => Destination::Queue(*queue),
+        Destination::Exchange(name) => Destination::Exchange(name.detached()),
+    };
+    let (source, routing_key) = (binding.source.detached(), binding.routing_key.detached());
+    Binding { source, destination, routing_key, arguments: detached(&binding.arguments) }
+}
+
+fn detached(bytes: &bytes::Bytes) -> bytes::Bytes {
+    bytes::Bytes::copy_from_slice(bytes)
+}

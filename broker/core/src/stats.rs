@@ -1,0 +1,79 @@
+//! Numbers for metrics, status and flow control.
+
+use understudy_record::{QueueId, ShortStr};
+
+use crate::core::Core;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    pub queues: usize,
+    pub exchanges: usize,
+    pub messages_ready: usize,
+    pub messages_unacked: usize,
+    /// Bodies and properties held in memory, each message once.
+    pub message_bytes: u64,
+    pub connections: usize,
+    pub channels: usize,
+    pub consumers: usize,
+    /// Publishes that wait for their confirm.
+    pub unconfirmed: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueStats {
+    pub id: QueueId,
+    pub name: ShortStr,
+    pub durable: bool,
+    pub ready: usize,
+    pub unacked: usize,
+    /// Bodies and properties, whether or not other queues hold them too.
+    pub message_bytes: u64,
+    pub consumers: usize,
+}
+
+impl Core {
+    /// Visits every queue and connection.
+    pub fn stats(&self) -> Stats {
+        Stats {
+            queues: self.state.queues.len(),
+            exchanges: self.state.exchanges.len(),
+            messages_ready: self.state.queues.values().map(|queue| queue.ready()).sum(),
+            messages_unacked: self.state.queues.values().map(|queue| queue.unacked()).sum(),
+            message_bytes: self.state.message_bytes,
+            connections: self.connections.len(),
+            channels: self.connections.values().map(|connection| connection.channels.len()).sum(),
+            consumers: self.consumers.len(),
+            unconfirmed: self.unconfirmed,
+        }
+    }
+
+    /// Oldest queue first.
+    pub fn queue_stats(&self) -> Vec<QueueStats> {
+        let mut queues: Vec<_> = self
+            .state
+            .queues
+            .values()
+            .map(|queue| QueueStats {
+                id: queue.id,
+                name: queue.spec.name.clone(),
+                durable: queue.spec.durable,
+                ready: queue.ready(),
+                unacked: queue.unacked(),
+                message_bytes: queue.bytes(),
+                consumers: queue.session.consumers.len(),
+            })
+            .collect();
+        queues.sort_by_key(|queue| queue.id);
+        queues
+    }
+
+    /// Bodies and properties held in memory, in bytes; costs nothing to ask.
+    pub fn message_bytes(&self) -> u64 {
+        self.state.message_bytes
+    }
+
+    /// Publishes that wait for their confirm; costs nothing to ask.
+    pub fn unconfirmed(&self) -> usize {
+        self.unconfirmed
+    }
+}

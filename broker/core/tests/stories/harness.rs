@@ -1,0 +1,417 @@
+//! A primary with virtual clients, whose story is written down: `1/1 <` is what a client's channel sent to the core, `log`
+//! a record, `1/1 >` what the channel was told.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+use expect_test::Expect;
+use understudy_core::{
+    ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind, Outputs, Publish,
+};
+use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
+use understudy_record::{Binding, Body, Destination, Index, Message, Record, ShortStr};
+
+pub(crate) struct Story {
+    pub(crate) core: Core,
+    /// Every record so far.
+    pub(crate) log: Vec<(Index, Record)>,
+    text: String,
+    open: Vec<(u64, u16)>,
+    /// Each step commits and confirms at once.
+    auto_commit: bool,
+}
+
+/// A story in which every record is committed and confirmed at the end of its step.
+pub(crate) fn story() -> Story {
+    Story { auto_commit: true, ..uncommitted_story() }
+}
+
+/// A story in which nothing is committed until [`Story::commit`].
+pub(crate) fn uncommitted_story() -> Story {
+    Story::with(promoted(Core::new(1)))
+}
+
+pub(crate) fn promoted(mut core: Core) -> Core {
+    let mut out = Outputs::default();
+    core.promote(&mut out);
+    assert!(out.records.is_empty(), "nothing to clear up");
+    core
+}
+
+impl Story {
+    pub(crate) fn with(core: Core) -> Self {
+        Self { core, log: Vec::new(), text: String::new(), open: Vec::new(), auto_commit: false }
+    }
+
+    /// A client that understands consumer cancel notifications, unless its number is 9.
+    fn open(&mut self, connection: u64, channel: u16) {
+        let mut out = Outputs::default();
+        if !self.open.iter().any(|(open, _)| *open == connection) {
+            let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection != 9 };
+            self.core.connection_opened(ConnectionId(connection), info);
+        }
+        if !self.open.contains(&(connection, channel)) {
+            self.core.handle(ConnectionId(connection), ChannelId(channel), Command::ChannelOpen, &mut out);
+            self.open.push((connection, channel));
+        }
+        assert!(out.records.is_empty() && out.effects.is_empty(), "{out:?}");
+    }
+
+    /// One step with these commands.
+    pub(crate) fn say(
+        &mut self,
+        connection: u64,
+        channel: u16,
+        commands: impl IntoIterator<Item = Command>,
+    ) -> &mut Self {
+        self.open(connection, channel);
+        let mut out = Outputs::default();
+        for command in commands {
+            if matches!(command, Command::ChannelClose) {
+                self.open.retain(|open| *open != (connection, channel));
+            }
+            self.core.handle(ConnectionId(connection), ChannelId(channel), command, &mut out);
+        }
+        self.end_step(out)
+    }
+
+    pub(crate) fn close_connection(&mut self, connection: u64) -> &mut Self {
+        let mut out = Outputs::default();
+        self.core.connection_closed(ConnectionId(connection), &mut out);
+        self.open.retain(|(open, _)| *open != connection);
+        self.end_step(out)
+    }
+
+    pub(crate) fn writable(&mut self, connection: u64, writable: bool) -> &mut Self {
+        let mut out = Outputs::default();
+        self.core.handle_writable(ConnectionId(connection), writable, &mut out);
+        self.end_step(out)
+    }
+
+    /// The log is committed and confirmable as far as it goes.
+    pub(crate) fn commit(&mut self) -> &mut Self {
+        let last = self.core.last_index();
+        self.commit_to(last.0, last.0)
+    }
+
+    pub(crate) fn commit_to(&mut self, committed: u64, confirmable: u64) -> &mut Self {
+        writeln!(self.text, "committed {committed}, confirmable {confirmable}").unwrap();
+        let mut out = Outputs::default();
+        self.core.handle_committed(Index(committed), Index(confirmable), &mut out);
+        self.end_step(out)
+    }
+
+    fn end_step(&mut self, mut out: Outputs) -> &mut Self {
+        loop {
+            let more = self.core.deliver(&mut out);
+            self.core.assert_consistent();
+            let committed = Index(self.log.last().map_or(0, |(index, _)| index.0));
+            self.write_down(std::mem::take(&mut out));
+            let last = self.core.last_index();
+            if self.auto_commit && committed < last {
+                self.core.handle_committed(last, last, &mut out);
+            } else if !more {
+                return self;
+            }
+        }
+    }
+
+    fn write_down(&mut self, out: Outputs) {
+        for (index, record) in out.records {
+            writeln!(self.text, "log {index} {}", describe_record(&record)).unwrap();
+            self.log.push((index, record));
+        }
+        for Effect { connection, channel, kind } in out.effects {
+            let (connection, channel) = (connection.0, channel.0);
+            match &kind {
+                EffectKind::CloseChannel { .. } => self.open.retain(|open| *open != (connection, channel)),
+                EffectKind::CloseConnection { .. } => {
+                    self.open.retain(|(open, open_channel)| *open != connection || *open_channel == 0);
+                    self.open.push((connection, 0));
+                }
+                _ => {}
+            }
+            writeln!(self.text, "{connection}/{channel} > {}", describe_effect(&kind)).unwrap();
+        }
+    }
+
+    /// Compares what was written down since the last time.
+    pub(crate) fn expect(&mut self, expected: Expect) -> &mut Self {
+        expected.assert_eq(&std::mem::take(&mut self.text));
+        self
+    }
+
+    /// Skips what was written down: set-up.
+    pub(crate) fn skip(&mut self) -> &mut Self {
+        self.text.clear();
+        self
+    }
+
+    /// What is written down, for tests that look for one thing.
+    pub(crate) fn take_text(&mut self) -> String {
+        std::mem::take(&mut self.text)
+    }
+
+    /// A second replica that has applied the whole log.
+    pub(crate) fn replica(&self) -> Core {
+        let mut core = Core::new(2);
+        self.log.iter().for_each(|(index, record)| core.apply(*index, record).unwrap());
+        core
+    }
+}
+
+pub(crate) fn short(text: &str) -> ShortStr {
+    ShortStr::try_from(text).unwrap()
+}
+
+// ---- commands
+
+pub(crate) fn arguments(fields: &[(&str, FieldValue)]) -> Bytes {
+    let mut table = FieldTable::new();
+    fields.iter().for_each(|(name, value)| table.insert(short(name), value.clone()));
+    table.to_bytes().slice(4..)
+}
+
+pub(crate) fn text_value(text: &str) -> FieldValue {
+    FieldValue::Text(Bytes::copy_from_slice(text.as_bytes()))
+}
+
+/// `flags`: of `durable`, `exclusive`, `auto-delete`, `passive`, `no-wait`.
+pub(crate) fn declare_with(name: &str, flags: &str, arguments: Bytes) -> Command {
+    let has = |flag: &str| flags.split(' ').any(|word| word == flag);
+    Command::QueueDeclare {
+        name: short(name),
+        passive: has("passive"),
+        durable: has("durable"),
+        exclusive: has("exclusive"),
+        auto_delete: has("auto-delete"),
+        no_wait: has("no-wait"),
+        arguments,
+    }
+}
+
+pub(crate) fn declare(name: &str, flags: &str) -> Command {
+    declare_with(name, flags, Bytes::new())
+}
+
+pub(crate) fn exchange(name: &str, kind: &str, flags: &str) -> Command {
+    let has = |flag: &str| flags.split(' ').any(|word| word == flag);
+    Command::ExchangeDeclare {
+        name: short(name),
+        kind: short(kind),
+        passive: has("passive"),
+        durable: has("durable"),
+        auto_delete: has("auto-delete"),
+        internal: has("internal"),
+        no_wait: has("no-wait"),
+        arguments: Bytes::new(),
+    }
+}
+
+pub(crate) fn delete_exchange(name: &str, flags: &str) -> Command {
+    Command::ExchangeDelete { name: short(name), if_unused: flags.contains("if-unused"), no_wait: false }
+}
+
+pub(crate) fn bind_with(queue: &str, exchange: &str, key: &str, arguments: Bytes) -> Command {
+    let (queue, exchange, routing_key) = (short(queue), short(exchange), short(key));
+    Command::QueueBind { queue, exchange, routing_key, no_wait: false, arguments }
+}
+
+pub(crate) fn bind(queue: &str, exchange: &str, key: &str) -> Command {
+    bind_with(queue, exchange, key, Bytes::new())
+}
+
+pub(crate) fn unbind(queue: &str, exchange: &str, key: &str) -> Command {
+    let (queue, exchange, routing_key) = (short(queue), short(exchange), short(key));
+    Command::QueueUnbind { queue, exchange, routing_key, arguments: Bytes::new() }
+}
+
+pub(crate) fn bind_exchange(destination: &str, source: &str, key: &str) -> Command {
+    let (destination, source, routing_key) = (short(destination), short(source), short(key));
+    Command::ExchangeBind { destination, source, routing_key, no_wait: false, arguments: Bytes::new() }
+}
+
+pub(crate) fn unbind_exchange(destination: &str, source: &str, key: &str) -> Command {
+    let (destination, source, routing_key) = (short(destination), short(source), short(key));
+    Command::ExchangeUnbind { destination, source, routing_key, no_wait: false, arguments: Bytes::new() }
+}
+
+pub(crate) fn delete(name: &str, flags: &str) -> Command {
+    let (if_unused, if_empty) = (flags.contains("if-unused"), flags.contains("if-empty"));
+    Command::QueueDelete { queue: short(name), if_unused, if_empty, no_wait: false }
+}
+
+pub(crate) fn purge(name: &str) -> Command {
+    Command::QueuePurge { queue: short(name), no_wait: false }
+}
+
+pub(crate) fn publish_with(
+    exchange: &str,
+    key: &str,
+    body: &str,
+    flags: &str,
+    properties: &BasicProperties,
+) -> Command {
+    Command::BasicPublish(Publish {
+        exchange: short(exchange),
+        routing_key: short(key),
+        mandatory: flags.contains("mandatory"),
+        immediate: flags.contains("immediate"),
+        properties: properties.encode().as_bytes().clone(),
+        body: Body::new(Bytes::copy_from_slice(body.as_bytes())),
+    })
+}
+
+pub(crate) fn publish_to(exchange: &str, key: &str, body: &str) -> Command {
+    publish_with(exchange, key, body, "", &BasicProperties::default())
+}
+
+/// Straight to a queue.
+pub(crate) fn publish(queue: &str, body: &str) -> Command {
+    publish_to("", queue, body)
+}
+
+pub(crate) fn persistent(queue: &str, body: &str) -> Command {
+    publish_with("", queue, body, "", &BasicProperties { delivery_mode: Some(2), ..BasicProperties::default() })
+}
+
+/// `flags`: of `no-ack`, `exclusive`, `no-wait`.
+pub(crate) fn consume(queue: &str, tag: &str, flags: &str) -> Command {
+    Command::BasicConsume {
+        queue: short(queue),
+        consumer_tag: short(tag),
+        no_local: false,
+        no_ack: flags.contains("no-ack"),
+        exclusive: flags.contains("exclusive"),
+        no_wait: flags.contains("no-wait"),
+        arguments: Bytes::new(),
+    }
+}
+
+pub(crate) fn cancel(tag: &str) -> Command {
+    Command::BasicCancel { consumer_tag: short(tag), no_wait: false }
+}
+
+pub(crate) fn get(queue: &str, flags: &str) -> Command {
+    Command::BasicGet { queue: short(queue), no_ack: flags.contains("no-ack") }
+}
+
+pub(crate) fn ack(tag: u64) -> Command {
+    Command::BasicAck { delivery_tag: DeliveryTag(tag), multiple: false }
+}
+
+pub(crate) fn ack_to(tag: u64) -> Command {
+    Command::BasicAck { delivery_tag: DeliveryTag(tag), multiple: true }
+}
+
+pub(crate) fn nack(tag: u64, multiple: bool, requeue: bool) -> Command {
+    Command::BasicNack { delivery_tag: DeliveryTag(tag), multiple, requeue }
+}
+
+pub(crate) fn qos(prefetch_count: u16, global: bool) -> Command {
+    Command::BasicQos { prefetch_size: 0, prefetch_count, global }
+}
+
+pub(crate) fn select() -> Command {
+    Command::ConfirmSelect { no_wait: false }
+}
+
+// ---- in words
+
+pub(crate) fn describe_record(record: &Record) -> String {
+    match record {
+        Record::EpochStart { .. } => "epoch start".to_owned(),
+        Record::InSyncSet { .. } => "in-sync set".to_owned(),
+        Record::ExchangeDeclare(spec) => {
+            let flags =
+                flags(&[("durable", spec.durable), ("auto-delete", spec.auto_delete), ("internal", spec.internal)]);
+            format!("declare {} exchange {}{flags}", spec.kind.name(), spec.name)
+        }
+        Record::ExchangeDelete { name } => format!("delete exchange {name}"),
+        Record::QueueDeclare(spec) => {
+            let flags = [("durable", spec.durable), ("exclusive", spec.exclusive), ("auto-delete", spec.auto_delete)];
+            format!("declare queue {}{}", spec.name, self::flags(&flags))
+        }
+        Record::QueueDelete { queue } => format!("delete queue #{queue}"),
+        Record::Bind(binding) => format!("bind {}", describe_binding(binding)),
+        Record::Unbind(binding) => format!("unbind {}", describe_binding(binding)),
+        Record::Publish { targets, message } => {
+            let targets: Vec<_> = targets.iter().map(|queue| format!("#{queue}")).collect();
+            let flags = flags(&[("persistent", message.persistent)]);
+            format!("publish {} to {}{flags}", describe_message(message), targets.join(" "))
+        }
+        Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
+        Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
+        Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
+    }
+}
+
+fn describe_effect(kind: &EffectKind) -> String {
+    match kind {
+        EffectKind::QueueDeclareOk { name, message_count, consumer_count } => {
+            let name = if name.as_bytes().starts_with(b"amq.gen-") { "amq.gen-…".into() } else { name.to_text() };
+            format!("queue.declare-ok {name}, {message_count} messages, {consumer_count} consumers")
+        }
+        EffectKind::QueuePurgeOk { message_count } => format!("queue.purge-ok, {message_count} messages"),
+        EffectKind::QueueDeleteOk { message_count } => format!("queue.delete-ok, {message_count} messages"),
+        EffectKind::BasicConsumeOk { consumer_tag } => format!("consume-ok {}", describe_tag(consumer_tag)),
+        EffectKind::BasicCancelOk { consumer_tag } => format!("cancel-ok {consumer_tag}"),
+        EffectKind::BasicCancel { consumer_tag } => format!("cancel {consumer_tag}"),
+        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
+            let flags = flags(&[("redelivered", *redelivered)]);
+            format!("deliver {delivery_tag} to {}: {}{flags}", describe_tag(consumer_tag), describe_message(message))
+        }
+        EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
+            let flags = flags(&[("redelivered", *redelivered)]);
+            format!("get-ok {delivery_tag}: {}{flags}, {message_count} left", describe_message(message))
+        }
+        EffectKind::BasicReturn { code, text, message } => {
+            format!("return {} {text}: {}", code.number(), describe_message(message))
+        }
+        EffectKind::PublisherAck { delivery_tag, multiple } => {
+            format!("confirm {}{delivery_tag}", if *multiple { "up to " } else { "" })
+        }
+        EffectKind::PublisherNack { delivery_tag, .. } => format!("refuse {delivery_tag}"),
+        EffectKind::CloseChannel { error } => {
+            format!("channel.close {} {error} ({},{})", error.code.number(), error.class, error.method)
+        }
+        EffectKind::CloseConnection { error } => {
+            format!("connection.close {} {error} ({},{})", error.code.number(), error.class, error.method)
+        }
+        EffectKind::ExchangeDeclareOk => "exchange.declare-ok".to_owned(),
+        EffectKind::ExchangeDeleteOk => "exchange.delete-ok".to_owned(),
+        EffectKind::ExchangeBindOk => "exchange.bind-ok".to_owned(),
+        EffectKind::ExchangeUnbindOk => "exchange.unbind-ok".to_owned(),
+        EffectKind::QueueBindOk => "queue.bind-ok".to_owned(),
+        EffectKind::QueueUnbindOk => "queue.unbind-ok".to_owned(),
+        EffectKind::BasicQosOk => "qos-ok".to_owned(),
+        EffectKind::BasicGetEmpty => "get-empty".to_owned(),
+        EffectKind::BasicRecoverOk => "recover-ok".to_owned(),
+        EffectKind::ConfirmSelectOk => "confirm.select-ok".to_owned(),
+        EffectKind::TxSelectOk => "tx.select-ok".to_owned(),
+    }
+}
+
+fn describe_tag(tag: &ShortStr) -> std::borrow::Cow<'_, str> {
+    if tag.as_bytes().starts_with(b"amq.ctag-") { "amq.ctag-…".into() } else { tag.to_text() }
+}
+
+fn describe_binding(binding: &Binding) -> String {
+    let destination = match &binding.destination {
+        Destination::Queue(queue) => format!("#{queue}"),
+        Destination::Exchange(name) => format!("exchange {name}"),
+    };
+    format!("{destination} to {} by '{}'", binding.source, binding.routing_key)
+}
+
+fn describe_message(message: &Message) -> String {
+    format!("'{}'", String::from_utf8_lossy(&message.body.to_contiguous()))
+}
+
+fn flags(flags: &[(&str, bool)]) -> String {
+    flags.iter().filter(|(_, set)| *set).map(|(name, _)| format!(" {name}")).collect()
+}
+
+fn list(indexes: &[Index]) -> String {
+    indexes.iter().map(Index::to_string).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,13 @@
+//! The core from outside: what clients send, what is written to the log, what clients see and when.
+//!
+//! Stories are golden text (`UPDATE_EXPECT=1` rewrites them); the `random` ones compare replicas after histories that nobody
+//! thought of.
+
+mod confirms;
+mod consumers;
+mod errors;
+mod harness;
+mod random;
+mod replicas;
+mod settling;
+mod topology;

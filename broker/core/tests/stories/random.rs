@@ -1,0 +1,360 @@
+//! Histories nobody thought of. Whatever clients send, nothing panics, the books agree, and every replica ends in the same
+//! state: one that applied all records, and one that started over from a sync point in the middle of it.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, EffectKind, Outputs};
+use understudy_record::{BasePiece, Body, Epoch, Index, Position, QueueId, Record};
+
+use crate::harness::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Say(u64, u16, Command),
+    CloseConnection(u64),
+    Writable(u64, bool),
+    /// So many of the records that wait for their commit are committed.
+    Commit(usize),
+    EndStep,
+    /// A replica starts over from here.
+    StartSync,
+    /// It gets the next part of the backlog, or reads so many pieces or records of what was sent.
+    ReadBacklog(usize),
+    ReceivePieces(usize),
+    ReceiveRecords(usize),
+}
+
+fn name() -> impl Strategy<Value = &'static str> {
+    prop_oneof![4 => Just("a"), 3 => Just("b"), 2 => Just("c"), 1 => Just("")]
+}
+
+fn exchange_name() -> impl Strategy<Value = &'static str> {
+    prop_oneof![
+        3 => Just("x"),
+        3 => Just("y"),
+        1 => Just("amq.fanout"),
+        1 => Just("amq.topic"),
+        1 => Just("amq.direct"),
+        2 => Just(""),
+    ]
+}
+
+fn key() -> impl Strategy<Value = &'static str> {
+    prop_oneof![Just("a"), Just("b"), Just("a.b"), Just("#"), Just("a.*"), Just("")]
+}
+
+fn flags() -> impl Strategy<Value = &'static str> {
+    prop_oneof![
+        8 => Just(""),
+        2 => Just("durable"),
+        2 => Just("auto-delete"),
+        1 => Just("exclusive"),
+        1 => Just("passive"),
+        1 => Just("no-wait"),
+        1 => Just("if-unused"),
+        1 => Just("if-empty"),
+        2 => Just("no-ack"),
+        1 => Just("mandatory"),
+        1 => Just("internal"),
+    ]
+}
+
+/// Kept the same for one name, or most declares would fail.
+fn kind_of(name: &str) -> &'static str {
+    if name == "x" { "fanout" } else { "topic" }
+}
+
+fn command() -> impl Strategy<Value = Command> {
+    let tag = 0..12_u64;
+    prop_oneof![
+        6 => (name(), flags()).prop_map(|(name, flags)| declare(name, flags)),
+        1 => (name(), flags()).prop_map(|(name, flags)| delete(name, flags)),
+        1 => name().prop_map(purge),
+        3 => (exchange_name(), flags()).prop_map(|(name, flags)| exchange(name, kind_of(name), flags)),
+        1 => (exchange_name(), flags()).prop_map(|(name, flags)| delete_exchange(name, flags)),
+        4 => (name(), exchange_name(), key()).prop_map(|(queue, exchange, key)| bind(queue, exchange, key)),
+        1 => (name(), exchange_name(), key()).prop_map(|(queue, exchange, key)| unbind(queue, exchange, key)),
+        2 => (exchange_name(), exchange_name(), key()).prop_map(|(to, from, key)| bind_exchange(to, from, key)),
+        1 => (exchange_name(), exchange_name(), key()).prop_map(|(to, from, key)| unbind_exchange(to, from, key)),
+        14 => (exchange_name(), key()).prop_map(|(to, key)| publish_to(to, key, "")),
+        10 => name().prop_map(|queue| persistent(queue, "")),
+        5 => (name(), name(), flags()).prop_map(|(queue, tag, flags)| consume(queue, tag, flags)),
+        2 => name().prop_map(cancel),
+        4 => (name(), flags()).prop_map(|(queue, flags)| get(queue, flags)),
+        6 => (tag.clone(), any::<bool>()).prop_map(|(tag, multiple)| Command::BasicAck { delivery_tag: DeliveryTag(tag), multiple }),
+        5 => (tag, any::<bool>(), any::<bool>()).prop_map(|(tag, multiple, requeue)| nack(tag, multiple, requeue)),
+        1 => any::<bool>().prop_map(|requeue| Command::BasicRecover { requeue }),
+        2 => (0..4_u16, any::<bool>()).prop_map(|(count, global)| qos(count, global)),
+        2 => Just(select()),
+        1 => Just(Command::TxSelect),
+        1 => Just(Command::ChannelClose),
+    ]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        40 => (1..4_u64, 1..3_u16, command()).prop_map(|(connection, channel, command)| Event::Say(connection, channel, command)),
+        1 => (1..4_u64).prop_map(Event::CloseConnection),
+        1 => (1..4_u64, any::<bool>()).prop_map(|(connection, writable)| Event::Writable(connection, writable)),
+        12 => (0..8_usize).prop_map(Event::Commit),
+        12 => Just(Event::EndStep),
+        1 => Just(Event::StartSync),
+        6 => (1..5_usize).prop_map(Event::ReadBacklog),
+        6 => (1..5_usize).prop_map(Event::ReceivePieces),
+        6 => (1..9_usize).prop_map(Event::ReceiveRecords),
+    ]
+}
+
+/// A replica that is starting over, and what is on its way to it.
+struct Sync {
+    replica: Core,
+    sync_point: Index,
+    /// Queues whose backlog is not sent in full, with the index below which it goes on.
+    to_read: Vec<(QueueId, Index)>,
+    pieces: VecDeque<BasePiece>,
+    records: VecDeque<(Index, Record)>,
+    topology_received: bool,
+}
+
+impl Sync {
+    fn start(core: &mut Core) -> Self {
+        let sync_point = core.begin_sync();
+        let start =
+            BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
+        let mut pieces: VecDeque<_> = [start].into();
+        pieces.extend(core.snapshot_topology());
+        pieces.push_back(BasePiece::TopologyEnd);
+        let to_read = core.queues().into_iter().map(|(queue, ..)| (queue, sync_point.next())).collect();
+        Self { replica: Core::new(7), sync_point, to_read, pieces, records: VecDeque::new(), topology_received: false }
+    }
+
+    fn read_backlog(&mut self, core: &Core, messages: usize) {
+        if self.to_read.is_empty() {
+            return;
+        }
+        let (queue, before) = self.to_read.remove(0);
+        let chunk = core.backlog_chunk(queue, before, self.sync_point, 6, messages);
+        let oldest = chunk.messages.iter().map(|piece| match piece {
+            BasePiece::Message { index, .. } => *index,
+            other => panic!("{other:?} in a backlog"),
+        });
+        let oldest = oldest.min().unwrap_or(before);
+        self.pieces.extend(chunk.messages);
+        if chunk.done {
+            self.pieces.push_back(BasePiece::QueueDone { queue });
+        } else {
+            self.to_read.push((queue, oldest));
+        }
+    }
+
+    fn receive_pieces(&mut self, count: usize) {
+        for piece in self.pieces.drain(..count.min(self.pieces.len())) {
+            self.topology_received |= piece == BasePiece::TopologyEnd;
+            self.replica.apply_base(piece).unwrap();
+        }
+        self.replica.assert_consistent();
+    }
+
+    fn receive_records(&mut self, count: usize) {
+        if self.topology_received {
+            for (index, record) in self.records.drain(..count.min(self.records.len())) {
+                self.replica.apply(index, &record).unwrap();
+            }
+            self.replica.assert_consistent();
+        }
+    }
+
+    fn finish(mut self, core: &Core) -> Core {
+        while !self.to_read.is_empty() {
+            self.read_backlog(core, 3);
+            self.receive_pieces(2);
+            self.receive_records(1);
+        }
+        self.receive_pieces(usize::MAX);
+        self.replica.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
+        self.receive_records(usize::MAX);
+        self.replica
+    }
+}
+
+struct World {
+    core: Core,
+    plain: Core,
+    sync: Option<Sync>,
+    committed: Index,
+    published: u64,
+    /// By body: each is unique.
+    indexes: HashMap<Bytes, Index>,
+}
+
+impl World {
+    fn new() -> Self {
+        let core = promoted(Core::new(1));
+        Self { core, plain: Core::new(2), sync: None, committed: Index(0), published: 0, indexes: HashMap::new() }
+    }
+
+    fn happen(&mut self, event: Event) {
+        let mut out = Outputs::default();
+        match event {
+            Event::Say(connection, channel, mut command) => {
+                if let Command::BasicPublish(publish) = &mut command {
+                    self.published += 1;
+                    publish.body = Body::new(Bytes::from(self.published.to_string()));
+                }
+                let (id, channel) = (ConnectionId(connection), ChannelId(channel));
+                if self.core.stats().connections < 3 {
+                    let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection == 1 };
+                    (1..4).for_each(|id| {
+                        self.core.connection_closed(ConnectionId(id), &mut out);
+                        self.core.connection_opened(ConnectionId(id), info.clone());
+                    });
+                }
+                self.core.handle(id, channel, Command::ChannelOpen, &mut out);
+                self.core.handle(id, channel, command, &mut out);
+            }
+            Event::CloseConnection(connection) => self.core.connection_closed(ConnectionId(connection), &mut out),
+            Event::Writable(connection, writable) => {
+                self.core.handle_writable(ConnectionId(connection), writable, &mut out);
+            }
+            Event::Commit(records) => {
+                let last = self.core.last_index();
+                self.committed = Index((self.committed.0 + records as u64).min(last.0));
+                let confirmable = self.committed.previous();
+                self.core.handle_committed(self.committed, confirmable, &mut out);
+            }
+            Event::EndStep => _ = self.core.deliver(&mut out),
+            Event::StartSync => {
+                // Everything applied so far is what the sync point shows.
+                self.drain(std::mem::take(&mut out));
+                self.finish_sync();
+                self.sync = Some(Sync::start(&mut self.core));
+            }
+            Event::ReadBacklog(messages) => {
+                if let Some(sync) = &mut self.sync {
+                    sync.read_backlog(&self.core, messages);
+                }
+            }
+            Event::ReceivePieces(count) => self.sync.iter_mut().for_each(|sync| sync.receive_pieces(count)),
+            Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
+        }
+        self.drain(out);
+        self.core.assert_consistent();
+    }
+
+    fn drain(&mut self, out: Outputs) {
+        for (index, record) in out.records {
+            if let Record::Publish { message, .. } = &record {
+                self.indexes.insert(message.body.to_contiguous(), index);
+            }
+            self.plain.apply(index, &record).unwrap();
+            if let Some(sync) = &mut self.sync {
+                sync.records.push_back((index, record));
+            }
+        }
+        for effect in out.effects {
+            match effect.kind {
+                EffectKind::CloseConnection { .. } => {
+                    let mut out = Outputs::default();
+                    self.core.connection_closed(effect.connection, &mut out);
+                    self.drain(out);
+                }
+                EffectKind::BasicDeliver { message, .. } | EffectKind::BasicGetOk { message, .. } => {
+                    let index = self.indexes[&message.body.to_contiguous()];
+                    assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn finish_sync(&mut self) {
+        if let Some(sync) = self.sync.take() {
+            let sync_point = sync.sync_point;
+            let replica = sync.finish(&self.core);
+            self.core.end_sync(sync_point);
+            assert_eq!(
+                replica.replicated_text(),
+                self.core.replicated_text(),
+                "a replica from sync point {sync_point}"
+            );
+            replica.assert_consistent();
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn replicas_agree_whatever_clients_do(events in proptest::collection::vec(event(), 1..250)) {
+        let mut world = World::new();
+        events.into_iter().for_each(|event| world.happen(event));
+        world.finish_sync();
+        prop_assert_eq!(world.plain.replicated_text(), world.core.replicated_text());
+        prop_assert_eq!(world.plain.digest(), world.core.digest());
+        // When all clients are gone nothing is held back.
+        (1..4).for_each(|connection| world.happen(Event::CloseConnection(connection)));
+        let stats = world.core.stats();
+        let held = (stats.messages_unacked, stats.channels, stats.consumers, stats.unconfirmed);
+        prop_assert_eq!(held, (0, 0, 0, 0));
+        // All that is left is ready for a new primary, in the same order.
+        let mut out = Outputs::default();
+        let messages: u64 = world.plain.queues().iter().map(|(_, messages, _)| messages).sum();
+        let exclusive = world.plain.replicated_text().matches("exclusive: true").count();
+        world.plain.promote(&mut out);
+        world.plain.assert_consistent();
+        if exclusive == 0 {
+            prop_assert_eq!(world.plain.stats().messages_ready as u64, messages);
+        }
+    }
+
+    /// Each publish is confirmed once, and not before the horizon has passed it.
+    #[test]
+    fn every_publish_is_confirmed_once_and_none_early(
+        steps in proptest::collection::vec((any::<bool>(), 0..3_u64, any::<bool>()), 1..120),
+    ) {
+        let mut core = promoted(Core::new(1));
+        let (id, channel, mut out) = (ConnectionId(1), ChannelId(1), Outputs::default());
+        core.connection_opened(id, ConnectionInfo { user: String::new(), consumer_cancel_notify: true });
+        for command in [Command::ChannelOpen, select(), declare("a", "")] {
+            core.handle(id, channel, command, &mut out);
+        }
+        let (mut indexes, mut waiting, mut confirmable) = (HashMap::new(), BTreeSet::new(), Index(0));
+        for (tag, (routed, confirms, ends)) in (1..).zip(steps) {
+            let index = core.next_index();
+            core.handle(id, channel, publish(if routed { "a" } else { "nowhere" }, "m"), &mut out);
+            waiting.insert(tag);
+            indexes.insert(tag, if routed { index } else { Index(0) });
+            if ends {
+                let last = core.last_index();
+                confirmable = Index((confirmable.0 + confirms).min(last.0));
+                core.handle_committed(last, confirmable, &mut out);
+            }
+            settle(&mut out, &mut waiting, &indexes, confirmable);
+        }
+        let last = core.last_index();
+        core.handle_committed(last, last, &mut out);
+        settle(&mut out, &mut waiting, &indexes, last);
+        prop_assert!(waiting.is_empty(), "never confirmed: {waiting:?}");
+        prop_assert_eq!(core.unconfirmed(), 0);
+    }
+}
+
+fn settle(out: &mut Outputs, waiting: &mut BTreeSet<u64>, indexes: &HashMap<u64, Index>, confirmable: Index) {
+    for effect in std::mem::take(out).effects {
+        let EffectKind::PublisherAck { delivery_tag, multiple } = effect.kind else { continue };
+        assert!(waiting.contains(&delivery_tag.0), "{delivery_tag} is confirmed twice");
+        let first = if multiple { 0 } else { delivery_tag.0 };
+        let confirmed: Vec<u64> = waiting.range(first..=delivery_tag.0).copied().collect();
+        for tag in confirmed {
+            waiting.remove(&tag);
+            assert!(
+                indexes[&tag] <= confirmable,
+                "{tag} is confirmed at {confirmable}, its record is {}",
+                indexes[&tag]
+            );
+        }
+    }
+}

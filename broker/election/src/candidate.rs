@@ -1,0 +1,75 @@
+//! Who could be elected: what has become of each member of the in-sync set, and the choice among those that are left. Does
+//! not judge whether an election is called for.
+
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+use understudy_record::{Identity, Member};
+
+use crate::Lease;
+use crate::reason::{LostMember, LostWhy};
+use crate::view::{Contact, Report, StoreState, View};
+
+/// The members of one Lease's set, as one view knows them.
+#[derive(Debug)]
+pub(crate) struct Muster<'a> {
+    /// Reachable, the very store (and process) of the set's entry, clean, and not the holder that is to be replaced.
+    pub(crate) electable: Vec<&'a Report>,
+    /// Not heard, but nothing says that they cannot come back as they were.
+    pub(crate) away: Vec<&'a Member>,
+    pub(crate) lost: Vec<LostMember>,
+}
+
+impl<'a> Muster<'a> {
+    pub(crate) fn of(lease: &'a Lease, view: &'a View) -> Self {
+        let mut muster = Self { electable: Vec::new(), away: Vec::new(), lost: Vec::new() };
+        for member in lease.in_sync() {
+            let lost = |why| LostMember { member: member.clone(), why };
+            match view.heard(&member.name) {
+                None if view.spec.replicas.contains(&member.name) => muster.away.push(member),
+                None => muster.lost.push(lost(LostWhy::Removed)),
+                Some(report) if !member.is(&report.identity) => muster.lost.push(lost(not_the_member(member, report))),
+                Some(report) if report.state == StoreState::Dirty => muster.lost.push(lost(LostWhy::Damaged)),
+                Some(report) if Some(&report.identity) == lease.holder() => muster.away.push(member),
+                Some(report) => muster.electable.push(report),
+            }
+        }
+        muster
+    }
+
+    /// The candidate, and with it those who stay in the set.
+    pub(crate) fn choose(&self, view: &View) -> Option<(&'a Report, BTreeSet<Identity>)> {
+        let staying = self.electable.iter().map(|report| report.identity.clone()).collect();
+        best(&self.electable, view).map(|candidate| (candidate, staying))
+    }
+}
+
+/// The highest log, then the preferred primary, then the first name; a replica that the spec is about to remove only if
+/// there is no other.
+pub(crate) fn best<'a>(candidates: &[&'a Report], view: &View) -> Option<&'a Report> {
+    let rank = |report: &&Report| {
+        let name = &report.identity.name;
+        let preferred = view.spec.preferred.as_ref() == Some(name);
+        (view.spec.replicas.contains(name), report.last, preferred, Reverse(name.clone()))
+    };
+    candidates.iter().copied().max_by_key(rank)
+}
+
+/// How it comes that the name of `member` answers, but not as that member.
+pub(crate) fn not_the_member(member: &Member, report: &Report) -> LostWhy {
+    let now = report.identity.clone();
+    if member.store == now.store { LostWhy::MemoryLost { now } } else { LostWhy::StoreReplaced { now } }
+}
+
+impl View {
+    /// What the replica of that name says now; `None` if it is not heard.
+    pub(crate) fn heard(&self, name: &understudy_record::ReplicaName) -> Option<&Report> {
+        let replica = self.replicas.get(name)?;
+        replica.report.as_ref().filter(|_| replica.contact == Contact::Reachable)
+    }
+
+    /// What each replica that is heard says, in the order of their names.
+    pub(crate) fn all_heard(&self) -> impl Iterator<Item = &Report> {
+        self.replicas.keys().filter_map(|name| self.heard(name))
+    }
+}

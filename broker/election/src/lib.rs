@@ -1,0 +1,25 @@
+//! Who is primary: the cluster's Lease as a value, and the decision about who may take it.
+//!
+//! Everything here is a function of its arguments. There is no clock (time is a `Duration` on the caller's own monotonic
+//! clock), no network, no Kubernetes and no file: the caller gathers a [`View`], asks [`decide`], and carries the answer to
+//! a lease store. Safety rests on [`Lease`] alone, whose values are derived in one file, each by its rule; a view that is
+//! late or wrong makes [`decide`] act too early, too late or in vain, but never unsafely.
+
+mod candidate;
+mod decide;
+mod lease;
+mod reason;
+mod recovery;
+mod tracker;
+mod view;
+
+pub use decide::{Decision, decide};
+pub use lease::{
+    Lease, LeaseParts, MAX_LEASE_DURATION, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, Renewal, Version,
+};
+pub use reason::{
+    BlockedReason, CreateReason, FORCE_RECOVERY_ANNOTATION, FailoverReason, LostMember, LostWhy, WaitReason,
+};
+pub use recovery::RECOVERY_EPOCH_GAP;
+pub use tracker::{LeaseTracker, Observed, Register};
+pub use view::{Contact, Elector, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

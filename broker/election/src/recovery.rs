@@ -1,0 +1,141 @@
+//! No Lease: a new cluster, or one whose Lease was deleted (rule 7). The one place where a set is made up from what replicas
+//! say of themselves instead of being derived from the set before it, and therefore the most careful one.
+
+use std::collections::BTreeSet;
+
+use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
+
+use crate::candidate::{best, not_the_member};
+use crate::decide::Decision;
+use crate::reason::{BlockedReason, CreateReason, LostMember, LostWhy, WaitReason};
+use crate::view::{Report, Role, StoreState, View};
+use crate::{Lease, NotElectable};
+
+/// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
+/// having heard of it; its epoch must not be used twice. Elections take seconds, so a hundred unheard ones are out of reach.
+pub const RECOVERY_EPOCH_GAP: u64 = 100;
+
+/// `last`: the Lease as this elector saw it before it went.
+pub(crate) fn decide_without_lease(view: &View, last: Option<&Lease>) -> Decision {
+    let heard: Vec<&Report> = view.all_heard().collect();
+    let unheard: Vec<ReplicaName> =
+        view.spec.replicas.iter().filter(|name| view.heard(name).is_none()).cloned().collect();
+    if !view.spec.forced {
+        if let Some(reason) = living_primary(&heard) {
+            return Decision::Wait { reason, until: None };
+        }
+        if !unheard.is_empty() {
+            return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard }, until: None };
+        }
+    }
+    if unheard.is_empty() && last.is_none() && heard.iter().all(|report| is_new(report)) {
+        return bootstrap(view, &heard);
+    }
+    recover(view, last, &heard, unheard)
+}
+
+/// A primary that still hears every member creates the Lease as it was. Whether it does, only it can know; while one lives
+/// its set may be another than its log says, so nobody else makes one up.
+fn living_primary(heard: &[&Report]) -> Option<WaitReason> {
+    heard.iter().find_map(|report| match report.role {
+        Role::Primary { epoch, .. } | Role::Hears { epoch } => {
+            Some(WaitReason::PrimaryRecreates { by: report.identity.name.clone(), epoch })
+        }
+        Role::Lost { .. } | Role::Idle => None,
+    })
+}
+
+fn is_new(report: &Report) -> bool {
+    report.last == Position::default()
+        && report.known_epoch == Epoch(0)
+        && report.recorded_set.is_empty()
+        && report.state == StoreState::Clean
+}
+
+fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
+    let Some(first) = best(heard, view) else {
+        return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard: Vec::new() }, until: None };
+    };
+    let in_spec = heard.iter().filter(|report| view.spec.replicas.contains(&report.identity.name));
+    let in_sync = in_spec.map(|report| report.identity.member(view.spec.processes_in_set)).collect();
+    let lease = Lease::bootstrap(&first.identity, in_sync, view.timings.lease_duration);
+    create(&first.identity, lease, CreateReason::NewCluster)
+}
+
+fn recover(view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
+    let clean: Vec<&Report> = heard.iter().copied().filter(|report| report.state == StoreState::Clean).collect();
+    let Some(highest) = clean.iter().map(|report| report.last).max() else {
+        if view.spec.forced && heard.is_empty() {
+            return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
+        }
+        let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
+        return Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } };
+    };
+    let lost = lost_with_the_lease(view, last, heard, highest);
+    if !lost.is_empty() && !view.spec.forced {
+        return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
+    }
+    // Two logs that end at the same position are the same log, so each of these holds what the candidate holds.
+    let equal: Vec<&Report> = clean.into_iter().filter(|report| report.last == highest).collect();
+    let candidate = best(&equal, view).expect("the highest position is that of some clean store");
+    let in_sync = equal.iter().map(|report| report.identity.member(view.spec.processes_in_set)).collect();
+    let lease = unused_epoch(last, heard)
+        .and_then(|epoch| Lease::recover(&candidate.identity, epoch, in_sync, view.timings.lease_duration));
+    let reason = if unheard.is_empty() && lost.is_empty() {
+        CreateReason::Recovered { last: highest }
+    } else {
+        CreateReason::Forced { missing: unheard, lost }
+    };
+    create(&candidate.identity, lease, reason)
+}
+
+/// Who of those that may hold confirmed messages which nobody else holds is not there, or not clean. Empty: the highest
+/// clean log is safe to go on with.
+fn lost_with_the_lease(view: &View, last: Option<&Lease>, heard: &[&Report], highest: Position) -> Vec<LostMember> {
+    let mut lost: Vec<LostMember> = needed_members(last, heard)
+        .into_iter()
+        .filter(|member| !heard.iter().any(|report| member.is(&report.identity)))
+        .map(|member| {
+            let why = match view.heard(&member.name) {
+                Some(report) => not_the_member(&member, report),
+                None if view.spec.replicas.contains(&member.name) => LostWhy::Unheard,
+                None => LostWhy::Removed,
+            };
+            LostMember { member, why }
+        })
+        .collect();
+    let ahead_but_dirty = heard.iter().filter(|report| report.state == StoreState::Dirty && report.last > highest);
+    lost.extend(ahead_but_dirty.map(|report| LostMember {
+        member: report.identity.member(view.spec.processes_in_set),
+        why: LostWhy::Damaged,
+    }));
+    lost
+}
+
+/// The newest in-sync set known, from the highest log or from the Lease as last seen. Where the two are of one epoch nothing
+/// says which is newer, so the members of both are asked for.
+fn needed_members(last: Option<&Lease>, heard: &[&Report]) -> BTreeSet<Member> {
+    let highest = heard.iter().max_by_key(|report| report.last);
+    let (log_epoch, recorded) = match highest {
+        Some(report) => (report.last.epoch, report.recorded_set.clone()),
+        None => (Epoch(0), BTreeSet::new()),
+    };
+    match last {
+        Some(last) if last.epoch() > log_epoch => last.in_sync().clone(),
+        Some(last) if last.epoch() == log_epoch => recorded.union(last.in_sync()).cloned().collect(),
+        _ => recorded,
+    }
+}
+
+fn unused_epoch(last: Option<&Lease>, heard: &[&Report]) -> Result<Epoch, NotElectable> {
+    let known = heard.iter().flat_map(|report| [report.known_epoch, report.last.epoch]).chain(last.map(Lease::epoch));
+    let epoch = known.max().unwrap_or_default();
+    epoch.0.checked_add(RECOVERY_EPOCH_GAP).map(Epoch).ok_or(NotElectable::EpochsExhausted { epoch })
+}
+
+fn create(candidate: &Identity, lease: Result<Lease, NotElectable>, reason: CreateReason) -> Decision {
+    match lease {
+        Ok(lease) => Decision::Create { lease, candidate: candidate.clone(), reason },
+        Err(why) => Decision::Blocked { reason: BlockedReason::Unswappable { why } },
+    }
+}

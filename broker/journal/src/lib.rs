@@ -1,0 +1,30 @@
+//! The log on disk: one append-only sequence of [`Frame`](understudy_record::Frame)s in segment files, which is the
+//! journal, the message store and what replication sends, byte for byte.
+//!
+//! What it promises: what [`Journal::sync`] reported is there after any crash; what was cut is gone for good; a record
+//! damaged in the middle is an error that names its place, never skipped; after a failed write or fsync nothing is
+//! reported durable any more. What it does not do: it decides nothing about roles, commits or confirms, holds no broker
+//! state, starts no thread and knows no clock. Its calls block; the shell gives it a thread.
+//!
+//! Reading order: [`Storage`] (what is asked of a disk), `segment` (the bytes of a file), `state` (which frame may follow
+//! which), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`.
+
+mod base;
+mod dir;
+mod error;
+mod journal;
+mod reader;
+mod recovery;
+mod segment;
+pub mod sim;
+mod state;
+mod storage;
+mod store;
+
+pub use dir::{DirError, DirStorage};
+pub use error::{Failure, JournalError, OpenError};
+pub use journal::{Journal, Options};
+pub use reader::{LogReader, ReadError};
+pub use recovery::{Recovery, TornTail, Visit, VisitError};
+pub use state::OrderError;
+pub use storage::{Storage, StorageFile};

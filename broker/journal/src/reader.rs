@@ -1,0 +1,237 @@
+//! Reading the log beside its writer, from any thread: a follower that fell behind, a body that left memory, a state that
+//! is built anew. A reader sees what is written, durable or not. A cut or a replaced log while it reads is an error, never
+//! wrong data: the log's version is compared after each read.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use understudy_record::{Frame, FrameKind, Index, Position, StoreId};
+
+use crate::error::Failure;
+use crate::recovery::{Visit, VisitError};
+use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId};
+use crate::{Storage, StorageFile};
+
+/// How far apart a segment's signposts stand: a read from an arbitrary index passes over that much at most, and a segment
+/// of 64 MiB has a thousand of them.
+const SIGNPOST_BYTES: u64 = 64 << 10;
+
+/// What is known of a segment without reading it.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) id: SegmentId,
+    /// The first record in it or after it.
+    pub(crate) first: Index,
+    pub(crate) len: u64,
+    /// Offsets where an item begins, with the record that comes next there.
+    signposts: Vec<(Index, u64)>,
+}
+
+impl Segment {
+    /// One that has its header only.
+    pub(crate) fn new(id: SegmentId, first: Index) -> Self {
+        Self { id, first, len: SEGMENT_HEADER_BYTES, signposts: vec![(first, SEGMENT_HEADER_BYTES)] }
+    }
+
+    /// A frame begins at `offset`, and no record before `next` comes after it.
+    pub(crate) fn note(&mut self, next: Index, offset: u64) {
+        let last = self.signposts.last().map_or(0, |(_, offset)| *offset);
+        if offset >= last + SIGNPOST_BYTES {
+            self.signposts.push((next, offset));
+        }
+    }
+
+    /// An offset at or before record `index`, which is in this segment.
+    pub(crate) fn signpost(&self, index: Index) -> u64 {
+        let after = self.signposts.partition_point(|(next, _)| *next <= index);
+        after.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |at| self.signposts[at].1)
+    }
+
+    pub(crate) fn cut(&mut self, len: u64) {
+        self.len = len;
+        self.signposts.retain(|(_, offset)| *offset <= len);
+    }
+}
+
+/// What the writer tells its readers.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    /// Counts cuts and replacements of the log.
+    pub(crate) version: u64,
+    pub(crate) segments: Vec<Segment>,
+    pub(crate) first: Index,
+    pub(crate) last: Position,
+}
+
+impl Shared {
+    /// The segment that holds record `index`, if the log does.
+    pub(crate) fn segment_of(&self, index: Index) -> Option<&Segment> {
+        if index < self.first || index > self.last.index {
+            return None;
+        }
+        // Several may begin with the same record, if base pieces fill them; the last one has it.
+        let after = self.segments.partition_point(|segment| segment.first <= index);
+        after.checked_sub(1).map(|at| &self.segments[at])
+    }
+}
+
+pub(crate) fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    // No code panics between two changes that belong together.
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error("record {index} is not in this log, which begins with {first}")]
+    Gone { index: Index, first: Index },
+    #[error("the log was cut or replaced while it was read; read again")]
+    Changed,
+    #[error("the log is damaged: {segment} at byte {offset}: {reason}")]
+    Damaged { segment: String, offset: u64, reason: String },
+    #[error("a record cannot be applied: {0}")]
+    Refused(VisitError),
+}
+
+/// A place in the log, and a handle on its segment.
+struct Place {
+    version: u64,
+    id: SegmentId,
+    file: Arc<dyn StorageFile>,
+    /// The record that comes next at `offset`.
+    next: Index,
+    offset: u64,
+}
+
+pub struct LogReader {
+    storage: Arc<dyn Storage>,
+    store: StoreId,
+    shared: Arc<Mutex<Shared>>,
+    /// Where the last read ended: most readers go on from there.
+    place: Option<Place>,
+}
+
+impl Clone for LogReader {
+    fn clone(&self) -> Self {
+        Self::new(self.storage.clone(), self.store, self.shared.clone())
+    }
+}
+
+impl LogReader {
+    pub(crate) fn new(storage: Arc<dyn Storage>, store: StoreId, shared: Arc<Mutex<Shared>>) -> Self {
+        Self { storage, store, shared, place: None }
+    }
+
+    /// The first record the log has, or would have.
+    pub fn first(&self) -> Index {
+        lock(&self.shared).first
+    }
+
+    /// The last record written.
+    pub fn last(&self) -> Position {
+        lock(&self.shared).last
+    }
+
+    /// The records from `index` on, in order and without a gap: about `max_bytes` of them, at least one if there is one.
+    /// None if the log ends before `index`.
+    pub fn read_from(&mut self, index: Index, max_bytes: usize) -> Result<Vec<Frame>, ReadError> {
+        let mut frames = Vec::new();
+        let (mut next, mut bytes) = (index, 0);
+        while bytes < max_bytes || frames.is_empty() {
+            let Some((mut place, end)) = self.seek(next)? else { break };
+            let (version, before) = (place.version, next);
+            let mut cursor = Cursor::new(place.file.clone(), self.store, place.id, place.offset, end);
+            while bytes < max_bytes || frames.is_empty() {
+                let frame = match cursor.next() {
+                    Ok(Some(Item::Frame(frame))) => frame,
+                    Ok(Some(Item::Mark)) => continue,
+                    Ok(None) => break,
+                    Err(error) => return Err(self.scan_error(error, version, place.id)),
+                };
+                if frame.kind == FrameKind::Record && frame.position.index >= next {
+                    if frame.position.index != next {
+                        let reason = format!("record {} where {next} comes next", frame.position.index);
+                        let bad = ScanError::Bad { offset: cursor.offset(), reason };
+                        return Err(self.scan_error(bad, version, place.id));
+                    }
+                    next = next.next();
+                    bytes += frame.len();
+                    frames.push(frame);
+                }
+            }
+            if next == before {
+                let reason = format!("record {next} should be in it and is not");
+                return Err(self.scan_error(ScanError::Bad { offset: cursor.offset(), reason }, version, place.id));
+            }
+            (place.next, place.offset) = (next, cursor.offset());
+            self.place = Some(place);
+            self.unchanged_since(version)?;
+        }
+        Ok(frames)
+    }
+
+    /// Every frame of the log as it was when this began, in the order in which it stands there, as at opening.
+    pub fn replay(&mut self, visit: Visit<'_>) -> Result<(), ReadError> {
+        let (version, segments) = {
+            let shared = lock(&self.shared);
+            let ends: Vec<_> = shared.segments.iter().map(|segment| (segment.id, segment.len)).collect();
+            (shared.version, ends)
+        };
+        for (id, end) in segments {
+            let file = self.open(id, version)?;
+            let mut cursor = Cursor::new(file, self.store, id, SEGMENT_HEADER_BYTES, end);
+            while let Some(item) = cursor.next().map_err(|error| self.scan_error(error, version, id))? {
+                if let Item::Frame(frame) = item {
+                    self.unchanged_since(version)?;
+                    visit(frame).map_err(ReadError::Refused)?;
+                }
+            }
+        }
+        self.unchanged_since(version)
+    }
+
+    /// Where record `index` is to be looked for, and how far its segment is written; `None` if the log ends before it.
+    fn seek(&mut self, index: Index) -> Result<Option<(Place, u64)>, ReadError> {
+        let (version, id, end, signpost) = {
+            let shared = lock(&self.shared);
+            if index < shared.first {
+                return Err(ReadError::Gone { index, first: shared.first });
+            }
+            match shared.segment_of(index) {
+                Some(segment) => (shared.version, segment.id, segment.len, segment.signpost(index)),
+                None => return Ok(None),
+            }
+        };
+        let place = match self.place.take() {
+            Some(place) if place.version == version && place.id == id => {
+                let offset = if place.next == index { place.offset } else { signpost };
+                Place { offset, ..place }
+            }
+            _ => Place { version, id, file: self.open(id, version)?, next: index, offset: signpost },
+        };
+        Ok(Some((place, end)))
+    }
+
+    fn open(&self, id: SegmentId, version: u64) -> Result<Arc<dyn StorageFile>, ReadError> {
+        self.storage.open(&id.name()).map_err(|error| self.scan_error(ScanError::Io(error), version, id))
+    }
+
+    /// An error while the log changed is no news about the disk.
+    fn scan_error(&self, error: ScanError, version: u64, id: SegmentId) -> ReadError {
+        if let Err(changed) = self.unchanged_since(version) {
+            return changed;
+        }
+        match error {
+            ScanError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                ReadError::Damaged { segment: id.name(), offset: 0, reason: "it is shorter than it was".to_owned() }
+            }
+            ScanError::Io(error) => Failure::of(&*self.storage, "read", &id.name())(error).into(),
+            ScanError::Bad { offset, reason } => ReadError::Damaged { segment: id.name(), offset, reason },
+        }
+    }
+
+    fn unchanged_since(&self, version: u64) -> Result<(), ReadError> {
+        if lock(&self.shared).version == version { Ok(()) } else { Err(ReadError::Changed) }
+    }
+}

@@ -1,0 +1,18 @@
+//! The vocabulary of the log: who wrote a record, where it stands, what it says, and the bytes it is.
+//!
+//! Every other crate of the broker speaks in these types: the core produces [`Record`]s, the journal stores [`Frame`]s,
+//! replication carries the same frames unchanged. This crate decides nothing: it holds no state machine, opens no file,
+//! knows no clock and no AMQP grammar (properties and argument tables are raw bytes here).
+
+mod body;
+mod frame;
+mod ids;
+mod record;
+mod wire;
+
+pub use body::{Body, Rope};
+pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
+pub use ids::{Epoch, Identity, Index, Member, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, ParseIdError};
+pub use record::{
+    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, Message, QueueSpec, Record, RecordError,
+};

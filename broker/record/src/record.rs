@@ -1,0 +1,340 @@
+//! What a record says, and its bytes. Tags are numbers that never change meaning; the golden test pins them.
+//!
+//! A record's small part is its *meta*; a message's body travels beside it and is not copied.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::wire::{Reader, Writer};
+use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr};
+
+/// One change of the broker's state. Everything a random choice, a clock or a policy decides is decided before the
+/// record is written: applying it needs nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A primary's first record under its epoch (rules 4 and 7).
+    EpochStart { primary: Identity, in_sync: Vec<Member> },
+    /// The in-sync set in force from here on, as the Lease has it (rule 7).
+    InSyncSet { members: Vec<Member> },
+    ExchangeDeclare(ExchangeSpec),
+    /// Its bindings go with it.
+    ExchangeDelete { name: ShortStr },
+    /// The queue's id is this record's index.
+    QueueDeclare(QueueSpec),
+    /// Its messages and bindings go with it.
+    QueueDelete { queue: QueueId },
+    Bind(Binding),
+    Unbind(Binding),
+    /// The message's id, in each target queue, is this record's index.
+    Publish { targets: Vec<QueueId>, message: Message },
+    /// These messages leave the queue. Unknown ones are no error: they left before.
+    Dequeue { queue: QueueId, messages: Vec<Index> },
+    /// These messages were delivered and came back: delivery count + 1, same place in the queue.
+    Requeue { queue: QueueId, messages: Vec<Index> },
+    /// All messages up to and including `up_to` leave the queue, but those in `except` (delivered and not yet acknowledged).
+    Purge { queue: QueueId, up_to: Index, except: Vec<Index> },
+}
+
+/// A piece of a sync point: the state as of one position, by which a replica without the log's beginning starts its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BasePiece {
+    /// Opens a base. `epochs`: where each epoch known at `sync_point` began, oldest first.
+    Start { sync_point: Position, epochs: Vec<Position>, in_sync: Vec<Member> },
+    Exchange(ExchangeSpec),
+    Queue { id: QueueId, spec: QueueSpec },
+    Binding(Binding),
+    /// The topology is whole; from here on live records and backlog may follow in any order.
+    TopologyEnd,
+    /// One message of a queue's backlog. Those of one queue come newest first.
+    Message { queue: QueueId, index: Index, delivery_count: u32, message: Message },
+    QueueDone { queue: QueueId },
+    /// The base is whole. `floor`: no earlier index may be the end of this log, since the backlog shows effects up to it.
+    End { floor: Index },
+}
+
+/// What a publisher handed over, unchanged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub exchange: ShortStr,
+    pub routing_key: ShortStr,
+    /// The content header's property flags and list, as received and checked.
+    pub properties: Bytes,
+    /// Delivery mode 2 on at least one durable queue.
+    pub persistent: bool,
+    pub body: Body,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeSpec {
+    pub name: ShortStr,
+    pub kind: ExchangeKind,
+    pub durable: bool,
+    pub auto_delete: bool,
+    pub internal: bool,
+    /// An encoded AMQP table, without its length.
+    pub arguments: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExchangeKind {
+    Direct,
+    Fanout,
+    Topic,
+    Headers,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueSpec {
+    pub name: ShortStr,
+    pub durable: bool,
+    /// Owned by one connection of the primary that declared it; a new primary deletes it.
+    pub exclusive: bool,
+    pub auto_delete: bool,
+    /// An encoded AMQP table, without its length.
+    pub arguments: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Binding {
+    pub source: ShortStr,
+    pub destination: Destination,
+    pub routing_key: ShortStr,
+    /// An encoded AMQP table, without its length.
+    pub arguments: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Destination {
+    Queue(QueueId),
+    Exchange(ShortStr),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    #[error("a record ends early: {needed} bytes needed, {left} left")]
+    Short { needed: usize, left: usize },
+    #[error("a record has {bytes} bytes after its end")]
+    LeftOver { bytes: usize },
+    #[error("a record kind {tag} that this version does not know; a newer version wrote it")]
+    UnknownTag { tag: u8 },
+    #[error("a record's {what} is {value}")]
+    Malformed { what: &'static str, value: u64 },
+}
+
+impl Record {
+    pub(crate) const EPOCH_START: u8 = 1;
+    pub(crate) const IN_SYNC_SET: u8 = 2;
+
+    /// Appends the meta part.
+    pub fn encode_meta(&self, out: &mut BytesMut) {
+        let w = &mut Writer(out);
+        match self {
+            Self::EpochStart { primary, in_sync } => _ = w.u8(Self::EPOCH_START).identity(primary).members(in_sync),
+            Self::InSyncSet { members } => _ = w.u8(Self::IN_SYNC_SET).members(members),
+            Self::ExchangeDeclare(spec) => write_exchange(w.u8(3), spec),
+            Self::ExchangeDelete { name } => _ = w.u8(4).short(name.as_bytes()),
+            Self::QueueDeclare(spec) => write_queue(w.u8(5), spec),
+            Self::QueueDelete { queue } => _ = w.u8(6).u64(queue.0.0),
+            Self::Bind(binding) => write_binding(w.u8(7), binding),
+            Self::Unbind(binding) => write_binding(w.u8(8), binding),
+            Self::Publish { targets, message } => {
+                w.u8(9).list(targets, |w, queue| _ = w.u64(queue.0.0));
+                write_message(w, message);
+            }
+            Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
+            Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
+            Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
+        }
+    }
+
+    /// The part that is not copied: a message's body.
+    pub fn body(&self) -> Body {
+        match self {
+            Self::Publish { message, .. } => message.body.clone(),
+            _ => Body::default(),
+        }
+    }
+
+    /// `meta` and `body` as they stand in a frame whose checksum was right.
+    pub fn decode(meta: Bytes, body: Body) -> Result<Self, RecordError> {
+        let mut r = Reader(meta);
+        let record = match r.u8()? {
+            Self::EPOCH_START => Self::EpochStart { primary: r.identity()?, in_sync: r.members()? },
+            Self::IN_SYNC_SET => Self::InSyncSet { members: r.members()? },
+            3 => Self::ExchangeDeclare(read_exchange(&mut r)?),
+            4 => Self::ExchangeDelete { name: r.short()? },
+            5 => Self::QueueDeclare(read_queue(&mut r)?),
+            6 => Self::QueueDelete { queue: r.queue()? },
+            7 => Self::Bind(read_binding(&mut r)?),
+            8 => Self::Unbind(read_binding(&mut r)?),
+            9 => Self::Publish { targets: r.queues()?, message: read_message(&mut r, body)? },
+            10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
+            11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
+            12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
+            tag => return Err(RecordError::UnknownTag { tag }),
+        };
+        r.finish()?;
+        Ok(record)
+    }
+}
+
+impl BasePiece {
+    pub(crate) const START: u8 = 1;
+
+    /// Appends the meta part.
+    pub fn encode_meta(&self, out: &mut BytesMut) {
+        let w = &mut Writer(out);
+        match self {
+            Self::Start { sync_point, epochs, in_sync } => {
+                w.u8(Self::START).position(*sync_point).list(epochs, |w, start| _ = w.position(*start)).members(in_sync);
+            }
+            Self::Exchange(spec) => write_exchange(w.u8(2), spec),
+            Self::Queue { id, spec } => write_queue(w.u8(3).u64(id.0.0), spec),
+            Self::Binding(binding) => write_binding(w.u8(4), binding),
+            Self::TopologyEnd => _ = w.u8(5),
+            Self::Message { queue, index, delivery_count, message } => {
+                w.u8(6).u64(queue.0.0).u64(index.0).u32(*delivery_count);
+                write_message(w, message);
+            }
+            Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
+            Self::End { floor } => _ = w.u8(8).u64(floor.0),
+        }
+    }
+
+    /// The part that is not copied: a message's body.
+    pub fn body(&self) -> Body {
+        match self {
+            Self::Message { message, .. } => message.body.clone(),
+            _ => Body::default(),
+        }
+    }
+
+    /// `meta` and `body` as they stand in a frame whose checksum was right.
+    pub fn decode(meta: Bytes, body: Body) -> Result<Self, RecordError> {
+        let mut r = Reader(meta);
+        let piece = match r.u8()? {
+            Self::START => {
+                let sync_point = r.position()?;
+                let epochs = (0..r.count(16)?).map(|_| r.position()).collect::<Result<_, _>>()?;
+                Self::Start { sync_point, epochs, in_sync: r.members()? }
+            }
+            2 => Self::Exchange(read_exchange(&mut r)?),
+            3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r)? },
+            4 => Self::Binding(read_binding(&mut r)?),
+            5 => Self::TopologyEnd,
+            6 => Self::Message {
+                queue: r.queue()?,
+                index: r.index()?,
+                delivery_count: r.u32()?,
+                message: read_message(&mut r, body)?,
+            },
+            7 => Self::QueueDone { queue: r.queue()? },
+            8 => Self::End { floor: r.index()? },
+            tag => return Err(RecordError::UnknownTag { tag }),
+        };
+        r.finish()?;
+        Ok(piece)
+    }
+}
+
+impl ExchangeKind {
+    pub fn from_name(name: &[u8]) -> Option<Self> {
+        match name {
+            b"direct" => Some(Self::Direct),
+            b"fanout" => Some(Self::Fanout),
+            b"topic" => Some(Self::Topic),
+            b"headers" => Some(Self::Headers),
+            _ => None,
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Direct => "direct",
+            Self::Fanout => "fanout",
+            Self::Topic => "topic",
+            Self::Headers => "headers",
+        }
+    }
+}
+
+/// The epoch table's type: a position that is the first of its epoch.
+impl Position {
+    pub fn new(epoch: Epoch, index: Index) -> Self {
+        Self { epoch, index }
+    }
+}
+
+fn write_message(w: &mut Writer<'_>, message: &Message) {
+    w.bool(message.persistent).short(message.exchange.as_bytes()).short(message.routing_key.as_bytes());
+    w.bytes(&message.properties);
+}
+
+fn read_message(r: &mut Reader, body: Body) -> Result<Message, RecordError> {
+    let persistent = r.bool()?;
+    Ok(Message { exchange: r.short()?, routing_key: r.short()?, properties: r.bytes()?, persistent, body })
+}
+
+fn write_exchange(w: &mut Writer<'_>, spec: &ExchangeSpec) {
+    let kind = match spec.kind {
+        ExchangeKind::Direct => 1,
+        ExchangeKind::Fanout => 2,
+        ExchangeKind::Topic => 3,
+        ExchangeKind::Headers => 4,
+    };
+    w.short(spec.name.as_bytes()).u8(kind).bool(spec.durable).bool(spec.auto_delete).bool(spec.internal);
+    w.bytes(&spec.arguments);
+}
+
+fn read_exchange(r: &mut Reader) -> Result<ExchangeSpec, RecordError> {
+    let name = r.short()?;
+    let kind = match r.u8()? {
+        1 => ExchangeKind::Direct,
+        2 => ExchangeKind::Fanout,
+        3 => ExchangeKind::Topic,
+        4 => ExchangeKind::Headers,
+        other => return Err(RecordError::Malformed { what: "exchange kind", value: other.into() }),
+    };
+    Ok(ExchangeSpec {
+        name,
+        kind,
+        durable: r.bool()?,
+        auto_delete: r.bool()?,
+        internal: r.bool()?,
+        arguments: r.bytes()?,
+    })
+}
+
+fn write_queue(w: &mut Writer<'_>, spec: &QueueSpec) {
+    w.short(spec.name.as_bytes()).bool(spec.durable).bool(spec.exclusive).bool(spec.auto_delete);
+    w.bytes(&spec.arguments);
+}
+
+fn read_queue(r: &mut Reader) -> Result<QueueSpec, RecordError> {
+    let name = r.short()?;
+    Ok(QueueSpec {
+        name,
+        durable: r.bool()?,
+        exclusive: r.bool()?,
+        auto_delete: r.bool()?,
+        arguments: r.bytes()?,
+    })
+}
+
+fn write_binding(w: &mut Writer<'_>, binding: &Binding) {
+    w.short(binding.source.as_bytes());
+    match &binding.destination {
+        Destination::Queue(queue) => _ = w.u8(1).u64(queue.0.0),
+        Destination::Exchange(name) => _ = w.u8(2).short(name.as_bytes()),
+    }
+    w.short(binding.routing_key.as_bytes()).bytes(&binding.arguments);
+}
+
+fn read_binding(r: &mut Reader) -> Result<Binding, RecordError> {
+    let source = r.short()?;
+    let destination = match r.u8()? {
+        1 => Destination::Queue(r.queue()?),
+        2 => Destination::Exchange(r.short()?),
+        other => return Err(RecordError::Malformed { what: "binding destination", value: other.into() }),
+    };
+    Ok(Binding { source, destination, routing_key: r.short()?, arguments: r.bytes()? })
+}

@@ -1,0 +1,315 @@
+//! The bytes of every record kind, base piece and frame, pinned: a log written by one version is read by the next, and a
+//! change here is a change of the format. Shown is the meta in hex, 16 bytes a row.
+
+use bytes::{Bytes, BytesMut};
+use expect_test::{Expect, expect};
+use understudy_record::{
+    BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, Identity, Index, Member, Message,
+    Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
+};
+
+fn hex(bytes: &[u8]) -> String {
+    let words: Vec<String> =
+        bytes.chunks(16).map(|row| row.iter().map(|byte| format!("{byte:02x}")).collect()).collect();
+    words.join("\n") + "\n"
+}
+
+#[track_caller]
+fn check_record(record: &Record, expected: &Expect) {
+    let mut meta = BytesMut::new();
+    record.encode_meta(&mut meta);
+    expected.assert_eq(&hex(&meta));
+    assert_eq!(Record::decode(meta.freeze(), record.body()).as_ref(), Ok(record));
+}
+
+#[track_caller]
+fn check_piece(piece: &BasePiece, expected: &Expect) {
+    let mut meta = BytesMut::new();
+    piece.encode_meta(&mut meta);
+    expected.assert_eq(&hex(&meta));
+    assert_eq!(BasePiece::decode(meta.freeze(), piece.body()).as_ref(), Ok(piece));
+}
+
+fn short(text: &'static str) -> ShortStr {
+    ShortStr::from_static(text)
+}
+
+fn queue(index: u64) -> QueueId {
+    QueueId(Index(index))
+}
+
+fn members() -> Vec<Member> {
+    let identity = Identity { name: ReplicaName::new("b-1"), store: StoreId(0xabc), process: ProcessId(0x77) };
+    vec![identity.member(false), identity.member(true)]
+}
+
+fn message() -> Message {
+    Message {
+        exchange: short("amq.topic"),
+        routing_key: short("a.b"),
+        properties: Bytes::from_static(&[0x10, 0, 2]),
+        persistent: true,
+        body: Bytes::from_static(b"hello").into(),
+    }
+}
+
+fn exchange(kind: ExchangeKind) -> ExchangeSpec {
+    let arguments = Bytes::from_static(b"\x01kt\x01");
+    ExchangeSpec { name: short("ex"), kind, durable: true, auto_delete: false, internal: true, arguments }
+}
+
+fn queue_spec() -> QueueSpec {
+    let arguments = Bytes::from_static(b"\x01kt\x01");
+    QueueSpec { name: short("orders"), durable: true, exclusive: false, auto_delete: true, arguments }
+}
+
+fn binding(destination: Destination) -> Binding {
+    Binding { source: short("ex"), destination, routing_key: short("a.#"), arguments: Bytes::new() }
+}
+
+#[test]
+fn epoch_start() {
+    check_record(
+        &Record::EpochStart {
+            primary: Identity { name: ReplicaName::new("b-0"), store: StoreId(1), process: ProcessId(2) },
+            in_sync: members(),
+        },
+        &expect![[r#"
+            0103622d300100000000000000000000
+            00000000000200000000000000020000
+            0003622d31bc0a000000000000000000
+            00000000000003622d31bc0a00000000
+            00000000000000000000017700000000
+            000000
+        "#]],
+    );
+}
+
+#[test]
+fn in_sync_set() {
+    check_record(&Record::InSyncSet { members: members() }, &expect![[r#"
+        020200000003622d31bc0a0000000000
+        0000000000000000000003622d31bc0a
+        00000000000000000000000000000177
+        00000000000000
+    "#]]);
+}
+
+#[test]
+fn exchange_declare() {
+    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Direct)), &expect![[r#"
+        030265780101000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn exchange_declare_fanout() {
+    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Fanout)), &expect![[r#"
+        030265780201000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn exchange_declare_topic() {
+    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Topic)), &expect![[r#"
+        030265780301000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn exchange_declare_headers() {
+    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Headers)), &expect![[r#"
+        030265780401000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn exchange_delete() {
+    check_record(&Record::ExchangeDelete { name: short("ex") }, &expect![[r#"
+        04026578
+    "#]]);
+}
+
+#[test]
+fn queue_declare() {
+    check_record(&Record::QueueDeclare(queue_spec()), &expect![[r#"
+        05066f72646572730100010400000001
+        6b7401
+    "#]]);
+}
+
+#[test]
+fn queue_delete() {
+    check_record(&Record::QueueDelete { queue: queue(9) }, &expect![[r#"
+        060900000000000000
+    "#]]);
+}
+
+#[test]
+fn bind() {
+    check_record(&Record::Bind(binding(Destination::Queue(queue(9)))), &expect![[r#"
+        0702657801090000000000000003612e
+        2300000000
+    "#]]);
+}
+
+#[test]
+fn bind_to_exchange() {
+    check_record(&Record::Bind(binding(Destination::Exchange(short("other")))), &expect![[r#"
+        0702657802056f7468657203612e2300
+        000000
+    "#]]);
+}
+
+#[test]
+fn unbind() {
+    check_record(&Record::Unbind(binding(Destination::Queue(queue(9)))), &expect![[r#"
+        0802657801090000000000000003612e
+        2300000000
+    "#]]);
+}
+
+#[test]
+fn publish() {
+    check_record(&Record::Publish { targets: vec![queue(5), queue(6)], message: message() }, &expect![[r#"
+        09020000000500000000000000060000
+        00000000000109616d712e746f706963
+        03612e6203000000100002
+    "#]]);
+}
+
+#[test]
+fn dequeue() {
+    check_record(&Record::Dequeue { queue: queue(5), messages: vec![Index(7), Index(8)] }, &expect![[r#"
+        0a050000000000000002000000070000
+        00000000000800000000000000
+    "#]]);
+}
+
+#[test]
+fn requeue() {
+    check_record(&Record::Requeue { queue: queue(5), messages: vec![Index(7)] }, &expect![[r#"
+        0b050000000000000001000000070000
+        0000000000
+    "#]]);
+}
+
+#[test]
+fn purge() {
+    check_record(&Record::Purge { queue: queue(5), up_to: Index(100), except: vec![Index(7)] }, &expect![[r#"
+        0c050000000000000064000000000000
+        00010000000700000000000000
+    "#]]);
+}
+
+#[test]
+fn base_start() {
+    check_piece(
+        &BasePiece::Start {
+            sync_point: Position::new(Epoch(3), Index(100)),
+            epochs: vec![Position::new(Epoch(1), Index(1)), Position::new(Epoch(3), Index(90))],
+            in_sync: members(),
+        },
+        &expect![[r#"
+            01030000000000000064000000000000
+            00020000000100000000000000010000
+            000000000003000000000000005a0000
+            00000000000200000003622d31bc0a00
+            00000000000000000000000000000362
+            2d31bc0a000000000000000000000000
+            0000017700000000000000
+        "#]],
+    );
+}
+
+#[test]
+fn base_exchange() {
+    check_piece(&BasePiece::Exchange(exchange(ExchangeKind::Topic)), &expect![[r#"
+        020265780301000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn base_queue() {
+    check_piece(&BasePiece::Queue { id: queue(9), spec: queue_spec() }, &expect![[r#"
+        030900000000000000066f7264657273
+        01000104000000016b7401
+    "#]]);
+}
+
+#[test]
+fn base_binding() {
+    check_piece(&BasePiece::Binding(binding(Destination::Queue(queue(9)))), &expect![[r#"
+        0402657801090000000000000003612e
+        2300000000
+    "#]]);
+}
+
+#[test]
+fn base_topology_end() {
+    check_piece(&BasePiece::TopologyEnd, &expect![[r#"
+        05
+    "#]]);
+}
+
+#[test]
+fn base_message() {
+    check_piece(
+        &BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() },
+        &expect![[r#"
+            0605000000000000002a000000000000
+            00030000000109616d712e746f706963
+            03612e6203000000100002
+        "#]],
+    );
+}
+
+#[test]
+fn base_queue_done() {
+    check_piece(&BasePiece::QueueDone { queue: queue(5) }, &expect![[r#"
+        070500000000000000
+    "#]]);
+}
+
+#[test]
+fn base_end() {
+    check_piece(&BasePiece::End { floor: Index(120) }, &expect![[r#"
+        087800000000000000
+    "#]]);
+}
+
+#[test]
+fn a_frame_is_header_meta_and_body() {
+    let record = Record::Publish { targets: vec![queue(5)], message: message() };
+    let position = Position::new(Epoch(3), Index(0x1234));
+    let frame = Frame::record(position, Index(0x1230), &record, &mut BytesMut::new());
+    let bytes: Vec<u8> = frame.pieces().flatten().copied().collect();
+    expect![[r#"
+        cbc4abd8010000002300000005000000
+        03000000000000003412000000000000
+        30120000000000000901000000050000
+        00000000000109616d712e746f706963
+        03612e620300000010000268656c6c6f
+    "#]].assert_eq(&hex(&bytes));
+    assert_eq!(bytes.len(), frame.len());
+    let mut stream = Rope::default();
+    stream.push(bytes.into());
+    assert_eq!(Frame::take(&mut stream), Ok(Some(frame)));
+
+    let piece = BasePiece::QueueDone { queue: queue(5) };
+    let frame = Frame::base(position, Index(0x1230), &piece, &mut BytesMut::new());
+    let bytes: Vec<u8> = frame.pieces().flatten().copied().collect();
+    expect![[r#"
+        20d6f700020000000900000000000000
+        03000000000000003412000000000000
+        30120000000000000705000000000000
+        00
+    "#]].assert_eq(&hex(&bytes));
+}
+
+#[test]
+fn a_body_stays_beside_the_meta() {
+    let record = Record::Publish { targets: vec![queue(5)], message: message() };
+    assert_eq!(record.body(), Body::new(Bytes::from_static(b"hello")));
+    assert!(Record::QueueDelete { queue: queue(1) }.body().is_empty());
+}

@@ -1,0 +1,491 @@
+//! The backup's side: whose records it takes, what it has of the log, what of it may be applied, and how it catches up.
+//!
+//! It keeps no state behind the records and no file: it says what to journal, what to apply and what to answer.
+//!
+//! Invariants: a record is taken only from the highest epoch known, and nothing is acknowledged under an epoch before
+//! that epoch is durable (rule 2: the journal carries out its orders in order, and an acknowledgement follows from the
+//! completion of an order given after the epoch's). Only committed records are applied.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, QueueId};
+
+use crate::history::History;
+use crate::message::{Acknowledge, BacklogQueue, Base, Hello, Records, Resume, SyncId, Welcome};
+
+/// Queues whose backlog is fetched at the same time: enough to hide a round trip, few enough to leave the live stream room.
+const PARALLEL_FETCHES: usize = 4;
+
+/// A catch-up that has brought nothing for so many times the backup timeout is begun anew.
+const STUCK_TIMEOUTS: u32 = 5;
+
+#[derive(Clone, Debug)]
+pub struct BackupConfig {
+    pub me: Identity,
+    pub backup_timeout: Duration,
+}
+
+/// One connection to a primary, counted by the backup. Completions of an earlier one are void: the log may have been cut since.
+pub type Session = u64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BackupOutput {
+    /// Journal: make the epoch durable.
+    PersistEpoch(Epoch),
+    /// Journal: cut the log after this index.
+    Truncate(Index),
+    /// Journal: append, and report the session and last index once durable.
+    Append(Session, Vec<Frame>),
+    /// Journal: report the session and the last index once everything so far is durable.
+    Barrier(Session),
+    /// Journal: a new log beside the old one, for the base and what follows it. State: begin from nothing.
+    BeginBase,
+    /// Journal: the new log is whole; it takes the old one's place. Report the session when that is durable.
+    CompleteBase(Session),
+    /// State: these records are committed.
+    Apply(Vec<Frame>),
+    /// State: pieces of the base.
+    ApplyBase(Vec<Frame>),
+    /// To the primary.
+    Acknowledge(Acknowledge),
+    CaughtUp(Index),
+    /// Ask the primary for a queue's backlog.
+    Fetch { epoch: Epoch, sync_id: SyncId, queue: QueueId },
+    /// End the connection; dial again.
+    Close(String),
+    /// The half base is of no use: read the old log again, as at a start.
+    Recover,
+}
+
+/// Why the backup does not follow. The connection is to be closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FollowError {
+    #[error("the primary's epoch {theirs} is over: epoch {known} is known here")]
+    OldEpoch { theirs: Epoch, known: Epoch },
+    #[error("the primary went from epoch {expected} to {found} without a welcome")]
+    EpochChanged { expected: Epoch, found: Epoch },
+    #[error("record {found} came where {expected} is next")]
+    Gap { expected: Index, found: Index },
+    #[error("told to cut the log after {after}, but everything up to {floor} is applied")]
+    BelowFloor { after: Index, floor: Index },
+    #[error("told to resume after {after}, but the log ends at {last}")]
+    BeyondEnd { after: Index, last: Index },
+    #[error("{what} came where it has no place")]
+    OutOfPlace { what: &'static str },
+    #[error("the base is damaged: {0}")]
+    BadBase(String),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CatchUpProgress {
+    pub queues_done: u64,
+    pub queues: u64,
+    pub bytes_done: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug)]
+enum Link {
+    /// Not connected since then.
+    Down { since: Duration, reset: bool },
+    /// Hello sent.
+    Greeting { since: Duration },
+    /// Welcomed; a base must come first.
+    AwaitingBase { primary: Identity, last_heard: Duration },
+    Following { primary: Identity, last_heard: Duration },
+}
+
+/// A base under way.
+#[derive(Debug)]
+struct CatchUp {
+    sync_id: SyncId,
+    sync_point: Position,
+    waiting: VecDeque<BacklogQueue>,
+    fetching: Vec<BacklogQueue>,
+    progress: CatchUpProgress,
+    last_progress: Duration,
+    /// Everything has come; the journal is putting the new log in the old one's place.
+    completing: bool,
+}
+
+#[derive(Debug)]
+pub struct Backup {
+    config: BackupConfig,
+    /// The highest epoch known, durable before anything is acknowledged under it.
+    known_epoch: Epoch,
+    history: History,
+    first: Index,
+    /// What the primary has said is committed.
+    committed: Index,
+    /// How far the state has come; with a base, no lower than what the base shows.
+    floor: Index,
+    applied: Index,
+    /// Records that are not applied yet, in order, up to the log's end.
+    pending: VecDeque<Frame>,
+    durable: Index,
+    session: Session,
+    link: Link,
+    catch_up: Option<CatchUp>,
+    /// A primary has welcomed this process.
+    has_followed: bool,
+}
+
+impl Backup {
+    /// What recovery found: `pending` are the records after `applied`, to the log's end.
+    pub fn new(
+        now: Duration,
+        config: BackupConfig,
+        known_epoch: Epoch,
+        history: History,
+        first: Index,
+        applied: Index,
+        pending: VecDeque<Frame>,
+    ) -> Self {
+        Self {
+            config,
+            known_epoch,
+            first,
+            committed: applied,
+            floor: applied,
+            applied,
+            pending,
+            durable: Index(0),
+            history,
+            session: 0,
+            link: Link::Down { since: now, reset: false },
+            catch_up: None,
+            has_followed: false,
+        }
+    }
+
+    // Getters.
+
+    pub fn known_epoch(&self) -> Epoch {
+        self.known_epoch
+    }
+
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    pub fn first(&self) -> Index {
+        self.first
+    }
+
+    pub fn applied(&self) -> Index {
+        self.applied
+    }
+
+    pub fn committed(&self) -> Index {
+        self.committed
+    }
+
+    pub fn durable(&self) -> Index {
+        self.durable
+    }
+
+    pub fn is_clean(&self) -> bool {
+        self.catch_up.is_none()
+    }
+
+    pub fn is_connected(&self) -> bool {
+        !matches!(self.link, Link::Down { .. })
+    }
+
+    pub fn catch_up(&self) -> Option<CatchUpProgress> {
+        self.catch_up.as_ref().map(|catch_up| catch_up.progress)
+    }
+
+    /// A primary has been heard since this process began: only then has it lost one.
+    pub fn has_followed(&self) -> bool {
+        self.has_followed
+    }
+
+    /// The primary that is heard.
+    pub fn primary(&self) -> Option<&Identity> {
+        match &self.link {
+            Link::AwaitingBase { primary, .. } | Link::Following { primary, .. } => Some(primary),
+            Link::Down { .. } | Link::Greeting { .. } => None,
+        }
+    }
+
+    /// Since when no primary is heard, and whether by a reset; `None` while one is.
+    pub fn lost(&self) -> Option<(Duration, bool)> {
+        match self.link {
+            Link::Down { since, reset } => Some((since, reset)),
+            Link::Greeting { since } => Some((since, false)),
+            Link::AwaitingBase { .. } | Link::Following { .. } => None,
+        }
+    }
+
+    // Inputs.
+
+    /// A connection to a primary stands; the answer is the first word on it.
+    pub fn handle_connected(&mut self, now: Duration) -> Hello {
+        self.session += 1;
+        let since = match self.link {
+            Link::Down { since, .. } => since,
+            _ => now,
+        };
+        self.link = Link::Greeting { since };
+        Hello {
+            follower: self.config.me.clone(),
+            epoch: self.known_epoch,
+            history: self.history.clone(),
+            first: self.first,
+            floor: self.floor.max(self.applied),
+            clean: self.is_clean(),
+        }
+    }
+
+    /// The connection is gone. A base that was under way cannot be resumed.
+    pub fn handle_disconnected(&mut self, now: Duration, reset: bool, out: &mut Vec<BackupOutput>) {
+        self.session += 1;
+        let since = match self.link {
+            Link::Down { since, .. } | Link::Greeting { since } => since,
+            _ => now,
+        };
+        self.link = Link::Down { since, reset };
+        if self.catch_up.is_some() {
+            out.push(BackupOutput::Recover);
+        }
+    }
+
+    /// An epoch became known from the Lease or from a peer: the fence (rule 2). Every comparison of epochs on this side
+    /// happens here. `Ok` if records of `epoch` may be taken; it is being made durable if it is new.
+    fn admit_epoch(&mut self, epoch: Epoch, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        if epoch < self.known_epoch {
+            return Err(FollowError::OldEpoch { theirs: epoch, known: self.known_epoch });
+        }
+        if epoch > self.known_epoch {
+            self.known_epoch = epoch;
+            out.push(BackupOutput::PersistEpoch(epoch));
+        }
+        Ok(())
+    }
+
+    pub fn handle_welcome(&mut self, now: Duration, welcome: Welcome, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        let Link::Greeting { .. } = self.link else { return Err(FollowError::OutOfPlace { what: "a welcome" }) };
+        self.admit_epoch(welcome.epoch, out)?;
+        self.has_followed = true;
+        let primary = welcome.primary;
+        match welcome.resume {
+            Resume::Base => self.link = Link::AwaitingBase { primary, last_heard: now },
+            Resume::After(after) => {
+                let last = self.history.last().index;
+                if after > last {
+                    return Err(FollowError::BeyondEnd { after, last });
+                }
+                if after < self.floor.max(self.applied) {
+                    return Err(FollowError::BelowFloor { after, floor: self.floor.max(self.applied) });
+                }
+                if after < last {
+                    self.history.truncate_after(after);
+                    while self.pending.back().is_some_and(|frame| frame.position.index > after) {
+                        self.pending.pop_back();
+                    }
+                    out.push(BackupOutput::Truncate(after));
+                }
+                self.durable = self.durable.min(after);
+                self.link = Link::Following { primary, last_heard: now };
+                out.push(BackupOutput::Barrier(self.session));
+            }
+        }
+        Ok(())
+    }
+
+    pub fn handle_records(&mut self, now: Duration, records: Records, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        let Link::Following { last_heard, .. } = &mut self.link else {
+            return Err(FollowError::OutOfPlace { what: "a record" });
+        };
+        *last_heard = now;
+        self.check_epoch(records.epoch)?;
+        for frame in &records.frames {
+            let expected = self.history.last().index.next();
+            if frame.position.index != expected {
+                return Err(FollowError::Gap { expected, found: frame.position.index });
+            }
+            if frame.position.epoch > records.epoch || frame.position.epoch < self.history.last().epoch {
+                let (expected, found) = (self.history.last().epoch, frame.position.epoch);
+                return Err(FollowError::EpochChanged { expected, found });
+            }
+            self.history.extend(frame.position);
+        }
+        self.committed = self.committed.max(records.committed);
+        if records.frames.is_empty() {
+            let (durable, received) = (self.durable, self.history.last().index);
+            out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
+        } else {
+            self.pending.extend(records.frames.iter().cloned());
+            out.push(BackupOutput::Append(self.session, records.frames));
+        }
+        self.apply(out);
+        Ok(())
+    }
+
+    /// The topology as of the sync point: from here on the old log is kept, unused, until the new one is whole.
+    pub fn handle_base(&mut self, now: Duration, base: Base, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        let Link::AwaitingBase { primary, .. } = &self.link else {
+            return Err(FollowError::OutOfPlace { what: "a base" });
+        };
+        let primary = primary.clone();
+        self.check_epoch(base.epoch)?;
+        let start = base.frames.first().ok_or_else(|| FollowError::BadBase("it is empty".into()))?;
+        let start = start.decode_base().map_err(|error| FollowError::BadBase(error.to_string()))?;
+        let BasePiece::Start { sync_point, epochs, .. } = start else {
+            return Err(FollowError::BadBase("it does not begin with its start".into()));
+        };
+        let history = History::new(epochs, sync_point.index).filter(|history| history.last() == sync_point);
+        let history = history.filter(|_| sync_point == base.sync_point);
+        self.history = history.ok_or_else(|| FollowError::BadBase("its epochs are not in order".into()))?;
+        self.first = sync_point.index.next();
+        (self.committed, self.applied, self.floor) = (sync_point.index, sync_point.index, sync_point.index);
+        self.durable = Index(0);
+        self.pending.clear();
+        let progress = CatchUpProgress {
+            queues: base.queues.len() as u64,
+            bytes: base.queues.iter().map(|queue| queue.bytes).sum(),
+            ..CatchUpProgress::default()
+        };
+        self.catch_up = Some(CatchUp {
+            sync_id: base.sync_id,
+            sync_point,
+            waiting: base.queues.into(),
+            fetching: Vec::new(),
+            progress,
+            last_progress: now,
+            completing: false,
+        });
+        self.link = Link::Following { primary, last_heard: now };
+        out.push(BackupOutput::BeginBase);
+        out.push(BackupOutput::Append(self.session, base.frames.clone()));
+        out.push(BackupOutput::ApplyBase(base.frames));
+        self.fetch_next(out);
+        Ok(())
+    }
+
+    /// A part of a queue's backlog, newest first. `as_of`: it shows effects of records up to there.
+    pub fn handle_backlog(
+        &mut self,
+        now: Duration,
+        sync_id: SyncId,
+        queue: QueueId,
+        as_of: Index,
+        frames: Vec<Frame>,
+        done: bool,
+        out: &mut Vec<BackupOutput>,
+    ) -> Result<(), FollowError> {
+        let Some(catch_up) = self.catch_up.as_mut().filter(|catch_up| catch_up.sync_id == sync_id) else {
+            return Ok(()); // of a catch-up that was given up
+        };
+        let Some(place) = catch_up.fetching.iter().position(|fetch| fetch.queue == queue) else {
+            return Err(FollowError::OutOfPlace { what: "a backlog nobody asked for" });
+        };
+        catch_up.last_progress = now;
+        catch_up.progress.bytes_done += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        self.floor = self.floor.max(as_of);
+        let mut frames = frames;
+        if done {
+            catch_up.fetching.swap_remove(place);
+            catch_up.progress.queues_done += 1;
+            let piece = BasePiece::QueueDone { queue };
+            frames.push(Frame::base(catch_up.sync_point, self.committed, &piece, &mut BytesMut::new()));
+        }
+        out.push(BackupOutput::Append(self.session, frames.clone()));
+        out.push(BackupOutput::ApplyBase(frames));
+        self.fetch_next(out);
+        Ok(())
+    }
+
+    /// The journal has made everything of this session up to `index` durable.
+    pub fn handle_durable(&mut self, session: Session, index: Index, out: &mut Vec<BackupOutput>) {
+        if session != self.session || !matches!(self.link, Link::Following { .. }) {
+            return;
+        }
+        self.durable = self.durable.max(index).min(self.history.last().index);
+        let (durable, received) = (self.durable, self.history.last().index);
+        out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
+    }
+
+    /// The new log has taken the old one's place.
+    pub fn handle_base_completed(&mut self, session: Session, out: &mut Vec<BackupOutput>) {
+        if session == self.session && self.catch_up.as_ref().is_some_and(|catch_up| catch_up.completing) {
+            self.catch_up = None;
+            out.push(BackupOutput::CaughtUp(self.floor));
+        }
+    }
+
+    /// To be called every few milliseconds: a silent primary, a catch-up that stands still.
+    pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<BackupOutput>) {
+        let timeout = self.config.backup_timeout;
+        if let Link::Following { last_heard, .. } | Link::AwaitingBase { last_heard, .. } = self.link
+            && now.saturating_sub(last_heard) >= timeout
+        {
+            out.push(BackupOutput::Close(format!("the primary is silent for {} ms", timeout.as_millis())));
+            self.handle_disconnected(now, false, out);
+            return;
+        }
+        let stuck = self.catch_up.as_ref().is_some_and(|catch_up| {
+            !catch_up.fetching.is_empty() && now.saturating_sub(catch_up.last_progress) >= timeout * STUCK_TIMEOUTS
+        });
+        if stuck {
+            out.push(BackupOutput::Close("the catch-up stands still: it is begun anew".into()));
+            self.handle_disconnected(now, true, out);
+        }
+    }
+
+    /// This process has been elected: it takes no records from now on, its whole log stays, and the epoch is made
+    /// durable before anything is written under it. Returns the log's history and first index.
+    ///
+    /// # Errors
+    /// If the epoch is over already, or the log is not whole (such a store is in no in-sync set).
+    pub fn handle_elected(&mut self, epoch: Epoch, out: &mut Vec<BackupOutput>) -> Result<(History, Index), FollowError> {
+        if !self.is_clean() {
+            return Err(FollowError::OutOfPlace { what: "an election of a store that is catching up" });
+        }
+        if epoch <= self.history.last().epoch {
+            return Err(FollowError::OldEpoch { theirs: epoch, known: self.history.last().epoch });
+        }
+        self.admit_epoch(epoch, out)?;
+        self.session += 1;
+        out.push(BackupOutput::Apply(self.pending.drain(..).collect()));
+        Ok((self.history.clone(), self.first))
+    }
+
+    fn check_epoch(&self, found: Epoch) -> Result<(), FollowError> {
+        if found == self.known_epoch {
+            return Ok(());
+        }
+        Err(FollowError::EpochChanged { expected: self.known_epoch, found })
+    }
+
+    fn fetch_next(&mut self, out: &mut Vec<BackupOutput>) {
+        let Some(catch_up) = &mut self.catch_up else { return };
+        while catch_up.fetching.len() < PARALLEL_FETCHES
+            && let Some(next) = catch_up.waiting.pop_front()
+        {
+            catch_up.fetching.push(next);
+            let (epoch, sync_id) = (self.known_epoch, catch_up.sync_id);
+            out.push(BackupOutput::Fetch { epoch, sync_id, queue: next.queue });
+        }
+        if catch_up.fetching.is_empty() && !catch_up.completing {
+            catch_up.completing = true;
+            let piece = BasePiece::End { floor: self.floor };
+            let end = vec![Frame::base(catch_up.sync_point, self.committed, &piece, &mut BytesMut::new())];
+            out.push(BackupOutput::Append(self.session, end.clone()));
+            out.push(BackupOutput::ApplyBase(end));
+            out.push(BackupOutput::CompleteBase(self.session));
+        }
+    }
+
+    fn apply(&mut self, out: &mut Vec<BackupOutput>) {
+        let count = self.pending.iter().take_while(|frame| frame.position.index <= self.committed).count();
+        if count > 0 {
+            let ready: Vec<Frame> = self.pending.drain(..count).collect();
+            self.applied = ready.last().map_or(self.applied, |frame| frame.position.index);
+            out.push(BackupOutput::Apply(ready));
+        }
+    }
+}

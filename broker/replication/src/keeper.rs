@@ -1,0 +1,360 @@
+//! The primary's hand on the Lease: renewals, changes of the in-sync set, the hand-over, one request at a time.
+//!
+//! It makes no request itself. It knows what an answer, or no answer, proves (rule 3), and when the Lease says that this
+//! primary is one no longer (rule 5).
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use understudy_election::{Lease, Version};
+use understudy_record::{Epoch, Identity};
+
+use crate::commit::{InSyncSet, SwapOutcome};
+
+/// After an error, the pause before the next request: long enough not to press a struggling API server, short enough to
+/// be back soon after it is.
+const RETRY: Duration = Duration::from_millis(250);
+
+/// After a conflict the Lease has just been read, so the next try is not a blind one.
+const RETRY_AT_ONCE: Duration = Duration::ZERO;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseRequest {
+    Read,
+    /// Compare-and-swap.
+    Swap { expected: Version, lease: Lease },
+    /// The Lease was deleted: as it was (rule 7).
+    Create { lease: Lease },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeaseAnswer {
+    Read(Option<(Lease, Version)>),
+    /// The swap or creation took effect.
+    Written(Version),
+    /// Another write came first; ours has no effect and never will.
+    Conflict,
+    /// Not applied, and the API server says why.
+    Refused(String),
+    /// No answer: it may have taken effect, or do so yet.
+    Unknown(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeeperOutput {
+    /// For [`Primary::handle_outcome`](crate::Primary::handle_outcome).
+    Outcome(SwapOutcome),
+    /// Another primary, or another epoch (rule 5).
+    Demoted { epoch: Epoch, holder: Option<Identity> },
+    /// The API server did not do it; worth a line in the log.
+    Trouble(String),
+}
+
+#[derive(Debug)]
+pub struct LeaseKeeper {
+    me: Identity,
+    epoch: Epoch,
+    duration: Duration,
+    /// The newest state known to have been in the store.
+    known: Lease,
+    version: Version,
+    /// The Lease is not there.
+    deleted: bool,
+    /// The set whose outcome is open.
+    wanted: Option<InSyncSet>,
+    /// The successor, once this primary wants to leave.
+    successor: Option<(Identity, BTreeSet<Identity>)>,
+    in_flight: Option<LeaseRequest>,
+    /// A write of ours may be on its way still, though no answer came.
+    must_read: bool,
+    next_renewal: Duration,
+    not_before: Duration,
+    last_contact: Duration,
+}
+
+impl LeaseKeeper {
+    /// `known`: the Lease by which this process was elected.
+    pub fn new(now: Duration, me: Identity, known: Lease, version: Version, duration: Duration) -> Self {
+        Self {
+            me,
+            epoch: known.epoch(),
+            duration,
+            known,
+            version,
+            deleted: false,
+            wanted: None,
+            successor: None,
+            in_flight: None,
+            must_read: false,
+            next_renewal: now,
+            not_before: now,
+            last_contact: now,
+        }
+    }
+
+    /// When the API server last answered.
+    pub fn last_contact(&self) -> Duration {
+        self.last_contact
+    }
+
+    /// The set to write, from [`PrimaryOutput::ProposeSet`](crate::PrimaryOutput::ProposeSet).
+    pub fn propose(&mut self, set: InSyncSet) {
+        self.wanted = Some(set);
+        self.not_before = RETRY_AT_ONCE;
+    }
+
+    /// Gives the role to `successor` by one swap: it and the `reachable` members of the set stay.
+    pub fn hand_over(&mut self, successor: Identity, reachable: BTreeSet<Identity>) {
+        self.successor = Some((successor, reachable));
+        self.not_before = RETRY_AT_ONCE;
+    }
+
+    /// The next request, if one is due and none is on its way. `may_renew`: the journal makes progress (a primary that
+    /// cannot write must not look alive). `hears_all`: every member acknowledges at this epoch (rule 7).
+    pub fn poll_request(&mut self, now: Duration, may_renew: bool, hears_all: bool) -> Option<LeaseRequest> {
+        let renewal_due = may_renew && now >= self.next_renewal;
+        let due = self.must_read || self.deleted || self.wanted.is_some() || self.successor.is_some() || renewal_due;
+        if self.in_flight.is_some() || !due || now < self.not_before {
+            return None;
+        }
+        let request = if self.must_read {
+            LeaseRequest::Read
+        } else if self.deleted {
+            if !hears_all {
+                self.not_before = now + RETRY;
+                self.must_read = true; // somebody else may create it
+                return None;
+            }
+            let set = self.known.in_sync().clone();
+            let lease = Lease::as_it_was(&self.me, self.epoch, set, self.duration).ok()?;
+            LeaseRequest::Create { lease }
+        } else {
+            let lease = self.next_lease()?;
+            LeaseRequest::Swap { expected: self.version.clone(), lease }
+        };
+        self.in_flight = Some(request.clone());
+        Some(request)
+    }
+
+    /// The answer to the request on its way.
+    pub fn handle_answer(&mut self, now: Duration, answer: LeaseAnswer) -> Vec<KeeperOutput> {
+        let request = self.in_flight.take();
+        self.not_before = RETRY_AT_ONCE;
+        let mut out = Vec::new();
+        match answer {
+            LeaseAnswer::Read(seen) => {
+                self.last_contact = now;
+                self.must_read = false;
+                self.take(now, seen, &mut out);
+            }
+            LeaseAnswer::Written(version) => {
+                self.last_contact = now;
+                self.next_renewal = now + self.duration / 3;
+                if let Some(LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = request {
+                    self.deleted = false;
+                    self.take(now, Some((lease, version)), &mut out);
+                }
+            }
+            LeaseAnswer::Conflict => {
+                self.last_contact = now;
+                self.must_read = true;
+            }
+            // What an unanswered request did is settled by the next write: the same version is expected again, so either
+            // that one succeeds, and the unanswered one never will, or the version has moved and is read (rule 3).
+            LeaseAnswer::Unknown(reason) => {
+                self.not_before = now + RETRY;
+                out.push(KeeperOutput::Trouble(format!("the Lease could not be written or read: {reason}")));
+            }
+            LeaseAnswer::Refused(reason) => {
+                self.not_before = now + RETRY;
+                out.push(KeeperOutput::Trouble(format!("the API server refuses to change the Lease: {reason}")));
+            }
+        }
+        out
+    }
+
+    /// What a watch shows. It may be old: only another primary, or a Lease that is gone, means anything here.
+    pub fn handle_seen(&mut self, seen: Option<&Lease>) -> Vec<KeeperOutput> {
+        match seen {
+            None => self.must_read = true,
+            Some(lease) if self.is_deposed_by(lease) => return vec![Self::demoted(lease)],
+            Some(_) => {}
+        }
+        Vec::new()
+    }
+
+    fn take(&mut self, now: Duration, seen: Option<(Lease, Version)>, out: &mut Vec<KeeperOutput>) {
+        let Some((lease, version)) = seen else {
+            self.deleted = true;
+            return;
+        };
+        if self.is_deposed_by(&lease) || lease.epoch() < self.epoch {
+            // A lower epoch than this primary's own means that the Lease was set back by hand: it is no primary's any more.
+            out.push(Self::demoted(&lease));
+            return;
+        }
+        if version == self.version {
+            return; // proves nothing about what may still be on its way (rule 3)
+        }
+        if self.deleted {
+            self.deleted = false;
+            self.next_renewal = now;
+        }
+        (self.known, self.version) = (lease, version);
+        if self.wanted.as_ref().is_some_and(|wanted| wanted == self.known.in_sync()) {
+            self.wanted = None;
+            out.push(KeeperOutput::Outcome(SwapOutcome::Applied));
+        }
+    }
+
+    fn is_deposed_by(&self, lease: &Lease) -> bool {
+        lease.epoch() > self.epoch || (lease.epoch() == self.epoch && lease.holder() != Some(&self.me))
+    }
+
+    fn demoted(lease: &Lease) -> KeeperOutput {
+        KeeperOutput::Demoted { epoch: lease.epoch(), holder: lease.holder().cloned() }
+    }
+
+    /// A set on its way comes before the hand-over: its outcome must be known first.
+    fn next_lease(&mut self) -> Option<Lease> {
+        if let Some(set) = &self.wanted {
+            return self.known.with_set(&self.me, set.clone()).ok();
+        }
+        if let Some((successor, reachable)) = &self.successor {
+            if let Ok(lease) = self.known.elect(successor, reachable) {
+                return Some(lease);
+            }
+            self.successor = None; // it has left the set meanwhile
+        }
+        self.known.renewed(&self.me, self.duration).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use understudy_record::{ProcessId, ReplicaName, StoreId};
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(3);
+
+    fn replica(number: u64) -> Identity {
+        let name = ReplicaName::new(&format!("r{number}"));
+        Identity { name, store: StoreId(number.into()), process: ProcessId(number) }
+    }
+
+    fn set(numbers: &[u64]) -> InSyncSet {
+        numbers.iter().map(|&number| replica(number).member(false)).collect()
+    }
+
+    fn version(number: u64) -> Version {
+        Version::new(number.to_string())
+    }
+
+    fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Replica 1 has been elected from the set of 1, 2 and 3; the Lease's version is 10.
+    fn keeper() -> LeaseKeeper {
+        let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
+        let mut keeper = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
+        let Some(LeaseRequest::Swap { .. }) = keeper.poll_request(at(0), true, true) else { panic!("renews at once") };
+        assert_eq!(keeper.handle_answer(at(1), LeaseAnswer::Written(version(11))), []);
+        keeper
+    }
+
+    fn swap_of(keeper: &mut LeaseKeeper, now: Duration) -> (Version, InSyncSet) {
+        match keeper.poll_request(now, true, true) {
+            Some(LeaseRequest::Swap { expected, lease }) => (expected, lease.in_sync().clone()),
+            other => panic!("a swap is due, not {other:?}"),
+        }
+    }
+
+    #[test]
+    fn renews_in_time_and_only_while_the_journal_makes_progress() {
+        let mut k = keeper();
+        assert_eq!(k.poll_request(at(500), true, true), None);
+        assert_eq!(k.poll_request(at(1500), false, true), None);
+        assert_eq!(swap_of(&mut k, at(1500)), (version(11), set(&[1, 2, 3])));
+    }
+
+    #[test]
+    fn an_unanswered_swap_is_settled_by_the_next_that_succeeds() {
+        let mut k = keeper();
+        k.propose(set(&[1, 2]));
+        assert_eq!(swap_of(&mut k, at(10)), (version(11), set(&[1, 2])));
+        k.handle_answer(at(20), LeaseAnswer::Unknown("timeout".into()));
+        assert_eq!(k.poll_request(at(30), true, true), None, "not at once");
+        assert_eq!(swap_of(&mut k, at(400)), (version(11), set(&[1, 2])), "expects the same version");
+        let outcome = k.handle_answer(at(410), LeaseAnswer::Written(version(12)));
+        assert_eq!(outcome, [KeeperOutput::Outcome(SwapOutcome::Applied)]);
+    }
+
+    #[test]
+    fn an_unanswered_swap_that_did_land_is_seen_by_the_moved_version() {
+        let mut k = keeper();
+        k.propose(set(&[1, 2]));
+        let Some(LeaseRequest::Swap { lease, .. }) = k.poll_request(at(10), true, true) else { panic!() };
+        k.handle_answer(at(20), LeaseAnswer::Unknown("timeout".into()));
+        swap_of(&mut k, at(400));
+        assert_eq!(k.handle_answer(at(410), LeaseAnswer::Conflict), []);
+        assert_eq!(k.poll_request(at(420), true, true), Some(LeaseRequest::Read));
+        let outcome = k.handle_answer(at(430), LeaseAnswer::Read(Some((lease, version(12)))));
+        assert_eq!(outcome, [KeeperOutput::Outcome(SwapOutcome::Applied)]);
+    }
+
+    #[test]
+    fn a_read_that_shows_the_old_version_settles_nothing() {
+        let mut k = keeper();
+        let old = k.known.clone();
+        k.propose(set(&[1, 2]));
+        swap_of(&mut k, at(10));
+        k.handle_answer(at(20), LeaseAnswer::Conflict);
+        assert_eq!(k.poll_request(at(30), true, true), Some(LeaseRequest::Read));
+        assert_eq!(k.handle_answer(at(40), LeaseAnswer::Read(Some((old, version(11))))), []);
+        assert_eq!(swap_of(&mut k, at(50)), (version(11), set(&[1, 2])), "tried again");
+    }
+
+    #[test]
+    fn a_conflict_alone_does_not_demote_but_another_holder_does() {
+        let mut k = keeper();
+        let (old, other) = (k.known.clone(), replica(2));
+        swap_of(&mut k, at(1500));
+        assert_eq!(k.handle_answer(at(1510), LeaseAnswer::Conflict), []);
+        assert_eq!(k.poll_request(at(1520), true, true), Some(LeaseRequest::Read));
+        let elected = old.elect(&other, &[other.clone()].into()).unwrap();
+        let out = k.handle_answer(at(1530), LeaseAnswer::Read(Some((elected.clone(), version(12)))));
+        assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(other) }]);
+        assert_eq!(keeper().handle_seen(Some(&old)), [], "an old state of the watch means nothing");
+        assert_eq!(keeper().handle_seen(Some(&elected)).len(), 1);
+    }
+
+    #[test]
+    fn a_deleted_lease_is_created_as_it_was_only_while_every_member_is_heard() {
+        let mut k = keeper();
+        assert_eq!(k.handle_seen(None), []);
+        assert_eq!(k.poll_request(at(100), true, false), Some(LeaseRequest::Read));
+        k.handle_answer(at(110), LeaseAnswer::Read(None));
+        assert_eq!(k.poll_request(at(120), true, false), None);
+        assert_eq!(k.poll_request(at(400), true, false), Some(LeaseRequest::Read), "somebody else may have");
+        k.handle_answer(at(410), LeaseAnswer::Read(None));
+        let Some(LeaseRequest::Create { lease }) = k.poll_request(at(420), true, true) else { panic!("creates it") };
+        assert_eq!((lease.epoch(), lease.in_sync()), (Epoch(1), &set(&[1, 2, 3])));
+        k.handle_answer(at(430), LeaseAnswer::Written(version(20)));
+        assert_eq!(swap_of(&mut k, at(3000)).0, version(20));
+    }
+
+    #[test]
+    fn a_hand_over_waits_for_the_outcome_of_a_set_on_its_way() {
+        let mut k = keeper();
+        k.propose(set(&[1, 2]));
+        k.hand_over(replica(2), [replica(1), replica(2)].into());
+        assert_eq!(swap_of(&mut k, at(10)).1, set(&[1, 2]));
+        k.handle_answer(at(20), LeaseAnswer::Written(version(12)));
+        let Some(LeaseRequest::Swap { lease, .. }) = k.poll_request(at(30), true, true) else { panic!() };
+        assert_eq!((lease.epoch(), lease.holder(), lease.in_sync()), (Epoch(2), Some(&replica(2)), &set(&[1, 2])));
+        let out = k.handle_answer(at(40), LeaseAnswer::Written(version(13)));
+        assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(replica(2)) }]);
+    }
+}

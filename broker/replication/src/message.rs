@@ -1,0 +1,87 @@
+//! What primary and backup say to each other, as domain values. Their gRPC form is the shell's business.
+
+use understudy_record::{Epoch, Frame, Identity, Index, Position, QueueId};
+
+use crate::history::History;
+
+/// A backup's first word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub follower: Identity,
+    /// The highest epoch it has made durable (rule 2).
+    pub epoch: Epoch,
+    pub history: History,
+    /// First index its log holds as records; what came before is in its base.
+    pub first: Index,
+    /// How far it has applied, or its base's floor: its log cannot be cut below this.
+    pub floor: Index,
+    /// False while its log is a base that is not whole.
+    pub clean: bool,
+}
+
+/// From the backup, as its journal goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledge {
+    pub epoch: Epoch,
+    pub durable: Index,
+    pub received: Index,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrimaryMessage {
+    Welcome(Welcome),
+    Records(Records),
+    Refusal(Refusal),
+    Base(Base),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub epoch: Epoch,
+    pub primary: Identity,
+    pub resume: Resume,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resume {
+    /// Cut the log after this index; the records that follow come next.
+    After(Index),
+    /// A base comes next.
+    Base,
+}
+
+/// The log from one index on. No frames: a heartbeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Records {
+    pub epoch: Epoch,
+    pub committed: Index,
+    pub frames: Vec<Frame>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The answerer's own epoch.
+    pub epoch: Epoch,
+    pub reason: String,
+}
+
+/// One catch-up, numbered by the primary's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SyncId(pub u64);
+
+/// The topology as of the sync point, and what backlog there is to fetch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Base {
+    pub epoch: Epoch,
+    pub sync_id: SyncId,
+    pub sync_point: Position,
+    pub frames: Vec<Frame>,
+    pub queues: Vec<BacklogQueue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BacklogQueue {
+    pub queue: QueueId,
+    pub messages: u64,
+    pub bytes: u64,
+}

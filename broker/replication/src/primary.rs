@@ -1,0 +1,656 @@
+//! The primary's side: followers and what each is sent, who is in the set, how far clients may be told.
+//!
+//! It does not talk to the Lease: it proposes a set and is told the outcome. It does not know the state behind the
+//! records: where a follower needs a base, the caller makes one.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
+
+use crate::commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
+use crate::history::History;
+use crate::message::{
+    Acknowledge, Base, BacklogQueue, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
+};
+use crate::recent::Recent;
+
+/// One message of records, in bytes: large enough that its overhead is nothing, small enough to leave at once.
+const BATCH_BYTES: usize = 512 << 10;
+
+/// What a follower may have in flight, in bytes, before it has made it durable. Bounds the memory of both ends; what
+/// comes after waits in the journal.
+const WINDOW_BYTES: usize = 16 << 20;
+
+/// A newcomer further behind than this, in bytes, is not awaited yet: commits would wait for it too long.
+const JOIN_LAG_BYTES: usize = 1 << 20;
+
+/// A resume of more records than this and more than twice the live messages is dearer than a base.
+const RESUME_RECORDS: u64 = 50_000;
+
+/// One connection of a follower, numbered by the caller, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+#[derive(Clone, Debug)]
+pub struct PrimaryConfig {
+    pub me: Identity,
+    pub min_in_sync: usize,
+    /// `durability: Replicated`: a member is a process, and what it has received counts.
+    pub replicated_only: bool,
+    /// Silence after which a member is taken out of the set.
+    pub backup_timeout: Duration,
+    /// How long an isolated primary keeps its clients (rule 6).
+    pub lease_duration: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PrimaryOutput {
+    Send(StreamId, PrimaryMessage),
+    /// End the stream; the follower may come again.
+    Close(StreamId, String),
+    /// Read the journal from this index for the follower; [`Primary::handle_log_read`] takes the answer.
+    ReadLog(StreamId, Index),
+    /// Take the topology as it is at this very moment and answer with [`Primary::send_base`].
+    TakeBase(StreamId, SyncId),
+    /// Write this set to the Lease; [`Primary::handle_outcome`] takes the outcome, once it is known.
+    ProposeSet(InSyncSet),
+    /// A new set is in force: record it in the log (rule 7).
+    SetInForce(InSyncSet),
+    /// Committed up to the first; publishers may be told up to the second.
+    Committed { committed: Index, confirmable: Index },
+    /// Another primary of a higher epoch exists (rule 5).
+    Demote { epoch: Epoch },
+    /// A new primary may exist by now: no client may go on here (rule 6).
+    CloseClients(String),
+    ServeClients,
+}
+
+/// Why publishers get no confirms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hold {
+    BelowMinInSync { have: usize, need: usize },
+    /// A member has not acknowledged, and is in the set until the Lease says otherwise.
+    WaitingFor { member: Member, lost: bool },
+    /// It has not yet brought its own log to every member.
+    EpochStart,
+}
+
+impl fmt::Display for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BelowMinInSync { have, need } => {
+                write!(f, "{have} replicas are in sync where minInSync asks for {need}: start the missing replicas")
+            }
+            Self::WaitingFor { member, lost: true } => {
+                write!(f, "{} is lost and still in the in-sync set: the Lease must take it out first", member.name)
+            }
+            Self::WaitingFor { member, lost: false } => {
+                write!(f, "waiting for {} to make records durable", member.name)
+            }
+            Self::EpochStart => f.write_str("the new primary is bringing its log to the in-sync backups"),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FollowerStatus {
+    pub identity: Identity,
+    pub durable: Index,
+    pub in_sync: bool,
+    pub catching_up: bool,
+}
+
+#[derive(Debug)]
+struct Follower {
+    identity: Identity,
+    member: Member,
+    /// The next record to send.
+    next: Index,
+    /// A read of the journal is under way.
+    reading: bool,
+    /// How far it must have come to join; unknown while its base is not whole.
+    floor: Option<Index>,
+    last_heard: Duration,
+    last_sent: Duration,
+    /// Sent and not yet durable there: last index and bytes of each message.
+    in_flight: VecDeque<(Index, usize)>,
+    in_flight_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    since: Duration,
+    /// What it is given to come back.
+    grace: Duration,
+}
+
+#[derive(Debug)]
+pub struct Primary {
+    config: PrimaryConfig,
+    epoch: Epoch,
+    member: Member,
+    commit: Commit,
+    confirmable: Index,
+    history: History,
+    /// First index the own journal holds as records.
+    log_first: Index,
+    own_durable: Index,
+    recent: Recent,
+    uncommitted_bytes: usize,
+    followers: BTreeMap<StreamId, Follower>,
+    /// Members without a live stream.
+    lost: BTreeMap<Member, Lost>,
+    next_sync: u64,
+    awaiting_since: Duration,
+    /// A member should have left the set since then, and the Lease has not been changed.
+    isolated_since: Option<Duration>,
+    serving: bool,
+    /// On its way out: the set stays as it is, or nobody would be left to elect.
+    leaving: bool,
+}
+
+impl Primary {
+    /// `history` ends before this epoch's first record, which is the next one appended. `in_force`: the set that elected it.
+    pub fn new(
+        now: Duration,
+        config: PrimaryConfig,
+        epoch: Epoch,
+        history: History,
+        log_first: Index,
+        in_force: InSyncSet,
+    ) -> Self {
+        let member = config.me.member(config.replicated_only);
+        let start = history.last().index.next();
+        let lost = in_force.iter().filter(|other| **other != member);
+        let grace = config.backup_timeout;
+        let lost = lost.map(|other| (other.clone(), Lost { since: now, grace })).collect();
+        Self {
+            commit: Commit::new(epoch, member.clone(), start, in_force),
+            recent: Recent::starting_at(start),
+            config,
+            epoch,
+            member,
+            confirmable: Index(0),
+            history,
+            log_first,
+            own_durable: Index(0),
+            uncommitted_bytes: 0,
+            followers: BTreeMap::new(),
+            lost,
+            next_sync: 1,
+            awaiting_since: now,
+            isolated_since: None,
+            serving: true,
+            leaving: false,
+        }
+    }
+
+    // Getters.
+
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    pub fn committed(&self) -> Index {
+        self.commit.committed()
+    }
+
+    pub fn last(&self) -> Position {
+        self.history.last()
+    }
+
+    pub fn in_force(&self) -> &InSyncSet {
+        self.commit.in_force()
+    }
+
+    pub fn is_below_min_in_sync(&self) -> bool {
+        self.in_force().len() < self.config.min_in_sync
+    }
+
+    /// First index the own journal holds as records.
+    pub fn log_first(&self) -> Index {
+        self.log_first
+    }
+
+    pub fn own_durable(&self) -> Index {
+        self.own_durable
+    }
+
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Every member of every set that may be in force is connected (rule 7).
+    pub fn hears_all(&self) -> bool {
+        self.lost.is_empty()
+    }
+
+    /// Bytes of records that are not committed: what publishers may be slowed down by.
+    pub fn uncommitted_bytes(&self) -> usize {
+        self.uncommitted_bytes
+    }
+
+    /// Why confirms are held, if they are.
+    pub fn hold(&self) -> Option<Hold> {
+        if self.is_below_min_in_sync() {
+            return Some(Hold::BelowMinInSync { have: self.in_force().len(), need: self.config.min_in_sync });
+        }
+        if self.commit.committed() == self.last().index {
+            return None;
+        }
+        let lost = self.commit.counted().find(|member| self.lost.contains_key(*member));
+        if let Some(member) = lost {
+            return Some(Hold::WaitingFor { member: member.clone(), lost: true });
+        }
+        if self.commit.committed() < self.commit.epoch_start() {
+            return Some(Hold::EpochStart);
+        }
+        let slowest = self.commit.counted().min_by_key(|member| self.commit.durable_on(member))?;
+        Some(Hold::WaitingFor { member: slowest.clone(), lost: false })
+    }
+
+    pub fn followers(&self) -> impl Iterator<Item = FollowerStatus> + '_ {
+        self.followers.values().map(|follower| FollowerStatus {
+            identity: follower.identity.clone(),
+            durable: self.commit.durable_on(&follower.member),
+            in_sync: self.in_force().contains(&follower.member),
+            catching_up: follower.floor.is_none(),
+        })
+    }
+
+    // Inputs.
+
+    /// Frames this primary has just made, in order, the epoch's first record before all others. They go to the
+    /// followers at once, beside the own journal.
+    pub fn handle_appended(&mut self, now: Duration, frames: &[Frame], out: &mut Vec<PrimaryOutput>) {
+        for frame in frames {
+            assert_eq!(frame.position.epoch, self.epoch, "a primary writes under its own epoch");
+            self.history.extend(frame.position);
+            self.recent.push(frame);
+            self.uncommitted_bytes += frame.len();
+        }
+        if self.config.replicated_only
+            && let Some(frame) = frames.last()
+        {
+            self.commit.handle_durable(self.epoch, &self.member, frame.position.index);
+        }
+        self.pump_all(now, out);
+        self.advance(now, out);
+    }
+
+    /// The own journal has made everything up to `index` durable.
+    pub fn handle_durable(&mut self, now: Duration, epoch: Epoch, index: Index, out: &mut Vec<PrimaryOutput>) {
+        if epoch != self.epoch {
+            return;
+        }
+        self.own_durable = self.own_durable.max(index);
+        self.commit.handle_durable(epoch, &self.member, index);
+        self.recent.trim(self.own_durable);
+        self.advance(now, out);
+    }
+
+    /// A follower's first word. `live_messages`: what a base would carry, to weigh it against the log.
+    pub fn handle_hello(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        hello: &Hello,
+        live_messages: u64,
+        out: &mut Vec<PrimaryOutput>,
+    ) {
+        if hello.epoch > self.epoch {
+            self.refuse(stream, "the follower knows a higher epoch", out);
+            out.push(PrimaryOutput::Demote { epoch: hello.epoch });
+            return;
+        }
+        if hello.follower.name == self.config.me.name {
+            self.refuse(stream, "the follower has this primary's own name", out);
+            return;
+        }
+        self.drop_streams_of(now, &hello.follower, out);
+        let member = hello.follower.member(self.config.replicated_only);
+        let common = self.history.common_prefix(&hello.history);
+        let counted = self.commit.counted().any(|other| *other == member);
+        let missing = self.last().index.0 - common.0;
+        let cheap = counted || missing <= RESUME_RECORDS.max(live_messages.saturating_mul(2));
+        let possible = hello.clean && common >= hello.floor && common.next() >= self.log_first;
+        if !possible && counted {
+            // Its store does not hold what a member's must: it leaves the set before it starts anew.
+            self.mark_lost(now, member, Duration::ZERO);
+            self.refuse(stream, "the follower's log has parted from this one; it must leave the in-sync set first", out);
+            return;
+        }
+        let resume = possible && cheap;
+        let welcome = Welcome {
+            epoch: self.epoch,
+            primary: self.config.me.clone(),
+            resume: if resume { Resume::After(common) } else { Resume::Base },
+        };
+        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Welcome(welcome)));
+        self.lost.remove(&member);
+        let follower = Follower {
+            identity: hello.follower.clone(),
+            member,
+            next: common.next(),
+            reading: false,
+            floor: resume.then_some(hello.floor),
+            last_heard: now,
+            last_sent: now,
+            in_flight: VecDeque::new(),
+            in_flight_bytes: 0,
+        };
+        self.followers.insert(stream, follower);
+        if resume {
+            self.pump(now, stream, out);
+        } else {
+            let sync_id = SyncId(self.next_sync);
+            self.next_sync += 1;
+            out.push(PrimaryOutput::TakeBase(stream, sync_id));
+        }
+    }
+
+    /// The answer to `TakeBase`, given before anything else is appended: the sync point is the last record, and every
+    /// later one follows live.
+    pub fn send_base(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        sync_id: SyncId,
+        frames: Vec<Frame>,
+        queues: Vec<BacklogQueue>,
+        out: &mut Vec<PrimaryOutput>,
+    ) {
+        let sync_point = self.last();
+        let Some(follower) = self.followers.get_mut(&stream) else { return };
+        follower.next = sync_point.index.next();
+        let base = Base { epoch: self.epoch, sync_id, sync_point, frames, queues };
+        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Base(base)));
+        self.pump(now, stream, out);
+    }
+
+    pub fn handle_acknowledge(&mut self, now: Duration, stream: StreamId, ack: Acknowledge, out: &mut Vec<PrimaryOutput>) {
+        if ack.epoch > self.epoch {
+            out.push(PrimaryOutput::Demote { epoch: ack.epoch });
+            return;
+        }
+        let Some(follower) = self.followers.get_mut(&stream) else { return };
+        if ack.durable >= follower.next || ack.received >= follower.next {
+            let reason = format!("acknowledges {} before it was sent", ack.durable.max(ack.received));
+            self.close(now, stream, &reason, out);
+            return;
+        }
+        follower.last_heard = now;
+        while let Some((last, bytes)) = follower.in_flight.front().copied()
+            && last <= ack.durable
+        {
+            follower.in_flight.pop_front();
+            follower.in_flight_bytes -= bytes;
+        }
+        let safe = if self.config.replicated_only { ack.received } else { ack.durable };
+        self.commit.handle_durable(ack.epoch, &follower.member, safe);
+        self.pump(now, stream, out);
+        self.advance(now, out);
+    }
+
+    /// The follower's base is whole; it may join once it holds everything up to `floor`.
+    pub fn handle_caught_up(&mut self, now: Duration, stream: StreamId, floor: Index, out: &mut Vec<PrimaryOutput>) {
+        if let Some(follower) = self.followers.get_mut(&stream) {
+            follower.last_heard = now;
+            follower.floor = Some(floor);
+        }
+        self.advance(now, out);
+    }
+
+    /// The follower leaves in good order: out of the set without a stall.
+    pub fn handle_leaving(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
+        if let Some(follower) = self.followers.remove(&stream) {
+            self.mark_lost(now, follower.member, Duration::ZERO);
+        }
+        self.handle_timeout(now, out);
+    }
+
+    pub fn handle_stream_closed(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
+        if let Some(follower) = self.followers.remove(&stream) {
+            self.mark_lost(now, follower.member, self.reset_grace());
+        }
+        self.advance(now, out);
+    }
+
+    /// Frames from `from` on, as [`PrimaryOutput::ReadLog`] asked; none if the journal does not have them yet.
+    pub fn handle_log_read(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        from: Index,
+        frames: Result<Vec<Frame>, String>,
+        out: &mut Vec<PrimaryOutput>,
+    ) {
+        let Some(follower) = self.followers.get_mut(&stream) else { return };
+        follower.reading = false;
+        match frames {
+            Err(reason) => self.close(now, stream, &format!("the log cannot be read: {reason}"), out),
+            Ok(frames) if frames.is_empty() || follower.next != from => {} // asked again by the next pump
+            Ok(frames) => {
+                self.send_records(now, stream, frames, out);
+                self.pump(now, stream, out);
+            }
+        }
+    }
+
+    /// The outcome of the last proposed set has become known (rule 3).
+    pub fn handle_outcome(&mut self, now: Duration, outcome: SwapOutcome, out: &mut Vec<PrimaryOutput>) {
+        if !self.commit.handle_outcome(outcome) {
+            return;
+        }
+        if outcome == SwapOutcome::Applied {
+            out.push(PrimaryOutput::SetInForce(self.commit.in_force().clone()));
+            let (commit, followers) = (&self.commit, &self.followers);
+            let relevant = |member: &Member| commit.counted().any(|counted| counted == member);
+            self.lost.retain(|member, _| relevant(member));
+            let grace = self.config.backup_timeout / 4;
+            for member in commit.in_force() {
+                let has_stream = followers.values().any(|follower| follower.member == *member);
+                if *member != self.member && !has_stream {
+                    self.lost.entry(member.clone()).or_insert(Lost { since: now, grace });
+                }
+            }
+        }
+        self.handle_timeout(now, out);
+    }
+
+    /// This process is on its way out: from here on the set does not shrink.
+    pub fn handle_own_leaving(&mut self) {
+        self.leaving = true;
+    }
+
+    /// To be called every few milliseconds: heartbeats, silence, members that should leave the set.
+    pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        self.close_silent(now, out);
+        self.pump_all(now, out);
+        self.send_heartbeats(now, out);
+        self.shrink(now, out);
+        self.advance(now, out);
+    }
+
+    fn close_silent(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        let timeout = self.config.backup_timeout;
+        let silent = self.followers.iter().filter(|(_, follower)| now.saturating_sub(follower.last_heard) >= timeout);
+        for stream in silent.map(|(stream, _)| *stream).collect::<Vec<_>>() {
+            if let Some(follower) = self.followers.get(&stream) {
+                self.mark_lost(now, follower.member.clone(), Duration::ZERO);
+            }
+            self.close(now, stream, &format!("silent for {} ms", timeout.as_millis()), out);
+        }
+    }
+
+    fn send_heartbeats(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        let interval = self.config.backup_timeout / 5;
+        let quiet = self.followers.iter().filter(|(_, follower)| now.saturating_sub(follower.last_sent) >= interval);
+        for stream in quiet.map(|(stream, _)| *stream).collect::<Vec<_>>() {
+            self.send_records(now, stream, Vec::new(), out);
+        }
+    }
+
+    /// Rule 4: the set loses its lost members by a swap, before any confirm goes out without them.
+    fn shrink(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        let overdue = self.lost.iter().filter(|(_, lost)| now.saturating_sub(lost.since) >= lost.grace);
+        let overdue: InSyncSet = overdue.map(|(member, _)| member.clone()).collect();
+        let leavers: InSyncSet = self.commit.in_force().intersection(&overdue).cloned().collect();
+        if leavers.is_empty() && !self.commit.is_proposal_outstanding() {
+            self.isolated_since = None;
+        } else if self.isolated_since.is_none() && self.commit.counted().any(|member| overdue.contains(member)) {
+            self.isolated_since = Some(now);
+        }
+        self.judge_isolation(now, out);
+        if leavers.is_empty() || self.leaving {
+            return;
+        }
+        match self.commit.propose_without(&leavers) {
+            Ok(set) => out.push(PrimaryOutput::ProposeSet(set)),
+            Err(ProposeError::Outstanding | ProposeError::NoChange) => {}
+            Err(error) => unreachable!("members other than the primary are proposed to leave: {error}"),
+        }
+    }
+
+    /// Rule 6: a member is lost and the Lease cannot be changed. Another primary may have been elected with that member.
+    fn judge_isolation(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        let isolated = self.isolated_since.is_some_and(|since| now.saturating_sub(since) >= self.config.lease_duration);
+        if isolated && self.serving {
+            self.serving = false;
+            out.push(PrimaryOutput::CloseClients(
+                "a replica is lost and the Lease cannot be changed: another primary may exist by now".into(),
+            ));
+        } else if !isolated && !self.serving {
+            self.serving = true;
+            out.push(PrimaryOutput::ServeClients);
+        }
+    }
+
+    /// Whatever may have become possible: a newcomer joins, the commit moves.
+    fn advance(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        self.admit(now, out);
+        let before = self.commit.committed();
+        if let Some(committed) = self.commit.poll_committed() {
+            let after = before.max(self.commit.epoch_start().previous());
+            let settled = self.recent.bytes_between(after, committed);
+            self.uncommitted_bytes = self.uncommitted_bytes.saturating_sub(settled);
+        }
+        let committed = self.commit.committed();
+        let confirmable = if self.is_below_min_in_sync() { self.confirmable } else { committed };
+        if committed > before || confirmable > self.confirmable {
+            self.confirmable = confirmable;
+            out.push(PrimaryOutput::Committed { committed, confirmable });
+        }
+    }
+
+    /// Rule 4's other half: a newcomer is awaited first, then proposed.
+    fn admit(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        if let Some(newcomer) = self.commit.awaited().cloned() {
+            let stream = self.followers.iter().find(|(_, follower)| follower.member == newcomer);
+            let Some(stream) = stream.map(|(stream, _)| *stream) else { return self.commit.forget_newcomer() };
+            match self.commit.propose_awaited() {
+                Ok(set) => out.push(PrimaryOutput::ProposeSet(set)),
+                Err(ProposeError::NotCaughtUp { .. }) if now - self.awaiting_since >= self.config.backup_timeout => {
+                    self.commit.forget_newcomer();
+                    self.close(now, stream, "did not keep pace while commits waited for it to join", out);
+                }
+                Err(_) => {}
+            }
+            return;
+        }
+        if self.leaving {
+            return;
+        }
+        let end = self.recent.next();
+        let ready = self.followers.values().find(|follower| {
+            let durable = self.commit.durable_on(&follower.member);
+            let current = follower.next == end && follower.in_flight_bytes <= JOIN_LAG_BYTES;
+            let whole = follower.floor.is_some_and(|floor| durable >= floor) && durable >= self.commit.epoch_start();
+            current && whole && !self.commit.counted().any(|member| *member == follower.member)
+        });
+        let Some(newcomer) = ready.map(|follower| follower.member.clone()) else { return };
+        if self.commit.await_newcomer(newcomer).is_ok() {
+            self.awaiting_since = now;
+            self.admit(now, out);
+        }
+    }
+
+    fn pump_all(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        for stream in self.followers.keys().copied().collect::<Vec<_>>() {
+            self.pump(now, stream, out);
+        }
+    }
+
+    /// Sends what the follower lacks and its window takes: from memory, or by way of the journal.
+    fn pump(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
+        loop {
+            let Some(follower) = self.followers.get_mut(&stream) else { return };
+            let full = follower.in_flight_bytes >= WINDOW_BYTES;
+            if full || follower.reading || follower.next >= self.recent.next() {
+                return;
+            }
+            if !self.recent.holds(follower.next) {
+                follower.reading = true;
+                out.push(PrimaryOutput::ReadLog(stream, follower.next));
+                return;
+            }
+            let frames = self.recent.from(follower.next, BATCH_BYTES);
+            self.send_records(now, stream, frames, out);
+        }
+    }
+
+    fn send_records(&mut self, now: Duration, stream: StreamId, frames: Vec<Frame>, out: &mut Vec<PrimaryOutput>) {
+        let committed = self.commit.committed();
+        let Some(follower) = self.followers.get_mut(&stream) else { return };
+        follower.last_sent = now;
+        if let Some(last) = frames.last() {
+            let (index, bytes) = (last.position.index, frames.iter().map(Frame::len).sum());
+            follower.next = index.next();
+            follower.in_flight.push_back((index, bytes));
+            follower.in_flight_bytes += bytes;
+        }
+        let records = Records { epoch: self.epoch, committed, frames };
+        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Records(records)));
+    }
+
+    /// A follower that comes again has lost its earlier stream; one that comes with another store, or another process
+    /// where the process counts, has lost its place in the set for good.
+    fn drop_streams_of(&mut self, now: Duration, identity: &Identity, out: &mut Vec<PrimaryOutput>) {
+        let earlier = self.followers.iter().filter(|(_, follower)| follower.identity.name == identity.name);
+        for stream in earlier.map(|(stream, _)| *stream).collect::<Vec<_>>() {
+            self.close(now, stream, "replaced by a newer connection of the same replica", out);
+        }
+        let gone = self.commit.counted().filter(|member| member.name == identity.name && !member.is(identity));
+        for member in gone.cloned().collect::<Vec<_>>() {
+            self.mark_lost(now, member, Duration::ZERO);
+        }
+    }
+
+    /// Only of members: of others it makes no difference. The shorter grace counts.
+    fn mark_lost(&mut self, now: Duration, member: Member, grace: Duration) {
+        if self.commit.counted().any(|counted| *counted == member) {
+            let lost = self.lost.entry(member).or_insert(Lost { since: now, grace });
+            lost.grace = lost.grace.min(grace);
+        }
+    }
+
+    /// A reset is an ended process or a moment's break: long enough to tell them apart, no longer.
+    fn reset_grace(&self) -> Duration {
+        self.config.backup_timeout / 4
+    }
+
+    fn refuse(&self, stream: StreamId, reason: &str, out: &mut Vec<PrimaryOutput>) {
+        let refusal = Refusal { epoch: self.epoch, reason: reason.into() };
+        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Refusal(refusal)));
+        out.push(PrimaryOutput::Close(stream, reason.into()));
+    }
+
+    fn close(&mut self, now: Duration, stream: StreamId, reason: &str, out: &mut Vec<PrimaryOutput>) {
+        out.push(PrimaryOutput::Close(stream, reason.into()));
+        if let Some(follower) = self.followers.remove(&stream) {
+            self.mark_lost(now, follower.member, self.reset_grace());
+        }
+    }
+}

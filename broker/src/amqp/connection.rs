@@ -1,0 +1,349 @@
+//! One client's connection: its task reads, lets the protocol machine make sense of it, hands commands to the core
+//! thread in batches, and writes what the core answers. Fullness goes both ways: while the core's inbox is full, or
+//! publishers must wait, the socket is not read; while the socket is full, the core gets to know and delivers no more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::{mpsc, watch};
+use understudy_core::{Command, ConnectionId, ConnectionInfo};
+use understudy_protocol::{ChannelId, End, Event, MethodId, ReplyCode, ServerConfig, ServerConnection, sasl};
+
+use super::{Amqp, convert};
+use crate::node::{ClientEvent, Flow, Outbox, Outgoing, effect_cost};
+
+/// The read buffer grows by at least so much. One read's worth of publishes is one batch for the core.
+const READ_BYTES: usize = 64 << 10;
+
+/// Encoded bytes waiting for the socket above which no more effects are taken from the outbox.
+const OUTPUT_BYTES: usize = 256 << 10;
+
+/// Outbox entries taken in one go.
+const OUTBOX_BATCH: usize = 64;
+
+/// Below this many bytes in the outbox a congested connection gets deliveries again.
+const UNCONGESTED_BYTES: usize = 512 << 10;
+
+/// How long the last words may take to reach a client that does not read.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+
+pub(super) struct Connection {
+    amqp: Arc<Amqp>,
+    peer: String,
+    id: ConnectionId,
+    protocol: ServerConnection,
+    /// Commands not handed over yet; the socket is not read meanwhile.
+    commands: Vec<(understudy_core::ChannelId, Command)>,
+    publishes: bool,
+    outbox: Outbox,
+    inbox: mpsc::UnboundedReceiver<Outgoing>,
+    /// The core knows this connection.
+    registered: bool,
+    blocked: bool,
+    ended: bool,
+}
+
+impl Connection {
+    pub(super) fn new(amqp: Arc<Amqp>, peer: String) -> Self {
+        let id = ConnectionId(amqp.next_connection.fetch_add(1, Ordering::Relaxed));
+        let protocol = ServerConnection::new(amqp.started.elapsed(), amqp.server.clone());
+        let (sender, inbox) = mpsc::unbounded_channel();
+        let outbox = Outbox {
+            sender,
+            pending_bytes: Arc::new(AtomicUsize::new(0)),
+            congested: Arc::new(AtomicBool::new(false)),
+        };
+        Self {
+            amqp,
+            peer,
+            id,
+            protocol,
+            commands: Vec::new(),
+            publishes: false,
+            outbox,
+            inbox,
+            registered: false,
+            blocked: false,
+            ended: false,
+        }
+    }
+
+    pub(super) async fn run<S: AsyncRead + AsyncWrite + Send + Unpin>(mut self, stream: S) {
+        self.amqp.metrics.connections.inc();
+        let (mut reading, mut writing) = tokio::io::split(stream);
+        let mut flow = self.amqp.flow.clone();
+        let clients = self.amqp.clients.clone();
+        let mut buffer = BytesMut::with_capacity(READ_BYTES);
+        let mut outgoing = Vec::with_capacity(OUTBOX_BATCH);
+        while !(self.protocol.is_closed() && self.protocol.output().is_empty()) {
+            self.show_flow(&flow);
+            let wake = self.protocol.poll_timeout().map(|at| self.amqp.started + at);
+            let may_send = !self.publishes || *flow.borrow() == Flow::Open;
+            let has_commands = !self.commands.is_empty();
+            let may_read = !has_commands && !self.protocol.is_closed();
+            let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
+            let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
+            let output = self.protocol.output();
+            let has_output = !output.is_empty();
+            tokio::select! {
+                permit = clients.reserve(), if has_commands && may_send => {
+                    let Ok(permit) = permit else { return self.end().await };
+                    self.publishes = false;
+                    permit.send(ClientEvent::Commands { id: self.id, commands: std::mem::take(&mut self.commands) });
+                }
+                count = self.inbox.recv_many(&mut outgoing, OUTBOX_BATCH), if has_room => {
+                    if count == 0 { return self.end().await }
+                    let now = self.now();
+                    for message in outgoing.drain(..) {
+                        self.take(now, message);
+                    }
+                    self.report_writable().await;
+                    self.drain_events().await;
+                }
+                written = writing.write_buf(output), if has_output => {
+                    if written.is_err() { return self.end().await }
+                }
+                read = read_some(&mut reading, &mut buffer, wanted), if may_read => {
+                    match read {
+                        Ok(0) | Err(_) => self.protocol.handle_eof(),
+                        Ok(_) => self.protocol.handle_bytes(self.now(), &mut buffer),
+                    }
+                    self.drain_events().await;
+                }
+                () = sleep_until(wake) => {
+                    let now = self.now();
+                    if !may_read {
+                        // It is this side that does not listen: the client's silence means nothing.
+                        self.protocol.handle_bytes(now, &mut BytesMut::new());
+                    }
+                    self.protocol.handle_timeout(now);
+                    self.drain_events().await;
+                }
+                changed = flow.changed(), if !may_send || self.blocked => {
+                    if changed.is_err() { return self.end().await }
+                }
+            }
+        }
+        _ = tokio::time::timeout(CLOSE_TIMEOUT, writing.shutdown()).await;
+        self.end().await;
+    }
+
+    fn now(&self) -> Duration {
+        self.amqp.started.elapsed()
+    }
+
+    /// Tells a client that publishes are held for long, and when they are not any more.
+    fn show_flow(&mut self, flow: &watch::Receiver<Flow>) {
+        match &*flow.borrow() {
+            Flow::Blocked(reason) if !self.blocked && self.protocol.is_open() => {
+                self.protocol.block(reason);
+                self.blocked = true;
+            }
+            Flow::Open if self.blocked => {
+                self.protocol.unblock();
+                self.blocked = false;
+            }
+            _ => {}
+        }
+    }
+
+    async fn drain_events(&mut self) {
+        while let Some(event) = self.protocol.poll_event() {
+            match event {
+                Event::Authenticate { mechanism, response, .. } => self.authenticate(&mechanism, response).await,
+                Event::Open { virtual_host } => self.open(&virtual_host).await,
+                Event::ChannelOpen(channel) => self.push(channel, Command::ChannelOpen),
+                Event::ChannelClose(channel) => self.push(channel, Command::ChannelClose),
+                Event::Publish(channel, publish) => {
+                    self.publishes = true;
+                    self.push(channel, convert::publish(publish));
+                }
+                Event::Method(channel, method) => {
+                    let (id, name) = (method.id(), method.name());
+                    match convert::command(method) {
+                        Some(command) => self.push(channel, command),
+                        None => {
+                            let text = format!("{name} is not for a client to send");
+                            self.protocol.close_connection(self.now(), ReplyCode::CommandInvalid, &text, id);
+                        }
+                    }
+                }
+                Event::ChannelFailed { channel, code, text } => {
+                    tracing::info!(peer = %self.peer, channel = channel.0, code = code.number(), "channel closed: {text}");
+                    self.hand_over().await;
+                    let channel = understudy_core::ChannelId(channel.0);
+                    _ = self.amqp.clients.send(ClientEvent::ChannelFailed { id: self.id, channel }).await;
+                }
+                Event::UpdateSecret { .. } => {
+                    let text = "update-secret is for token logins, which this broker does not have";
+                    self.protocol.close_connection(self.now(), ReplyCode::NotImplemented, text, MethodId::NONE);
+                }
+                Event::Ended(end) => self.handle_ended(&end).await,
+            }
+        }
+    }
+
+    fn push(&mut self, channel: ChannelId, command: Command) {
+        self.commands.push((understudy_core::ChannelId(channel.0), command));
+    }
+
+    /// What has been read goes to the core before something that must come after it.
+    async fn hand_over(&mut self) {
+        if !self.commands.is_empty() {
+            self.publishes = false;
+            let commands = std::mem::take(&mut self.commands);
+            _ = self.amqp.clients.send(ClientEvent::Commands { id: self.id, commands }).await;
+        }
+    }
+
+    async fn authenticate(&mut self, mechanism: &understudy_record::ShortStr, response: bytes::Bytes) {
+        let credentials = match sasl::parse(mechanism.as_bytes(), &response) {
+            Ok(credentials) => credentials,
+            Err(error) => {
+                tracing::info!(peer = %self.peer, "login refused: {error}");
+                return self.protocol.refuse_authentication(self.now(), &error.to_string());
+            }
+        };
+        let authenticator = self.amqp.authenticator.clone();
+        let (user, password) = (credentials.user.clone(), credentials.password);
+        let verified = tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await;
+        let user = String::from_utf8_lossy(&credentials.user).into_owned();
+        if verified.unwrap_or(false) {
+            tracing::debug!(peer = %self.peer, %user, "logged in");
+            self.protocol.accept_authentication(self.now());
+        } else {
+            self.amqp.metrics.refused_logins.inc();
+            tracing::warn!(peer = %self.peer, %user, "login refused: wrong user or password");
+            let mechanism = convert::text_of(mechanism);
+            let text = format!("Login was refused using authentication mechanism {mechanism}");
+            self.protocol.refuse_authentication(self.now(), &text);
+        }
+    }
+
+    async fn open(&mut self, virtual_host: &understudy_record::ShortStr) {
+        if virtual_host.as_bytes() != b"/" {
+            let text = format!("vhost {virtual_host} not found");
+            let cause = understudy_protocol::connection::Open::ID;
+            return self.protocol.close_connection(self.now(), ReplyCode::NotAllowed, &text, cause);
+        }
+        let info = ConnectionInfo {
+            user: String::new(),
+            consumer_cancel_notify: self.protocol.client_capability("consumer_cancel_notify"),
+        };
+        let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone() };
+        if self.amqp.clients.send(opened).await.is_ok() {
+            self.registered = true;
+            self.protocol.open_connection(self.now());
+        }
+    }
+
+    fn take(&mut self, now: Duration, message: Outgoing) {
+        match message {
+            Outgoing::Effects(effects) => {
+                let mut bytes = 0;
+                for effect in effects {
+                    bytes += effect_cost(&effect);
+                    let channel = ChannelId(effect.channel.0);
+                    if let Err(error) = convert::send(&mut self.protocol, now, channel, effect.kind) {
+                        let text = format!("{error}: reconnect with a larger frame_max");
+                        self.protocol.close_connection(now, ReplyCode::FrameError, &text, MethodId::NONE);
+                    }
+                }
+                self.outbox.pending_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            }
+            Outgoing::ChannelOpenOk(channel) => self.protocol.open_channel(ChannelId(channel.0)),
+            Outgoing::ChannelCloseOk(channel) => self.protocol.channel_closed(ChannelId(channel.0)),
+            Outgoing::Force(reason) => {
+                self.registered = false; // the core has forgotten it
+                self.commands.clear();
+                self.publishes = false;
+                self.protocol.close_connection(now, ReplyCode::ConnectionForced, &reason, MethodId::NONE);
+            }
+        }
+    }
+
+    /// A client that has read most of what waited for it gets deliveries again.
+    async fn report_writable(&mut self) {
+        let low = self.outbox.pending_bytes.load(Ordering::Acquire) < UNCONGESTED_BYTES;
+        if low && self.outbox.congested.swap(false, Ordering::AcqRel) {
+            _ = self.amqp.clients.send(ClientEvent::Writable { id: self.id }).await;
+        }
+    }
+
+    async fn handle_ended(&mut self, end: &End) {
+        match end {
+            End::ByPeer { .. } => tracing::debug!(peer = %self.peer, "closed by the client"),
+            end => tracing::info!(peer = %self.peer, "connection ended: {end}"),
+        }
+        self.hand_over().await;
+        self.deregister().await;
+        if let End::ByPeer { .. } = end {
+            self.protocol.connection_closed();
+        }
+    }
+
+    async fn deregister(&mut self) {
+        if std::mem::take(&mut self.registered) {
+            _ = self.amqp.clients.send(ClientEvent::Closed { id: self.id }).await;
+        }
+    }
+
+    async fn end(&mut self) {
+        self.deregister().await;
+        if !std::mem::replace(&mut self.ended, true) {
+            self.amqp.metrics.connections.dec();
+        }
+    }
+}
+
+async fn read_some<R: AsyncRead + Unpin>(from: &mut R, buffer: &mut BytesMut, wanted: usize) -> std::io::Result<usize> {
+    if buffer.capacity() - buffer.len() < wanted / 4 {
+        buffer.reserve(wanted);
+    }
+    from.read_buf(buffer).await
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// `clients.backupConnections: Refuse`: the handshake, then a close that names the primary.
+pub(super) async fn refuse<S>(stream: S, config: &ServerConfig, started: Instant, text: &str)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin,
+{
+    let mut protocol = ServerConnection::new(started.elapsed(), config.clone());
+    let (mut reading, mut writing) = tokio::io::split(stream);
+    let mut buffer = BytesMut::with_capacity(READ_BYTES);
+    while !(protocol.is_closed() && protocol.output().is_empty()) {
+        let wake = protocol.poll_timeout().map(|at| started + at);
+        let closed = protocol.is_closed();
+        let output = protocol.output();
+        let has_output = !output.is_empty();
+        tokio::select! {
+            written = writing.write_buf(output), if has_output => if written.is_err() { return },
+            read = reading.read_buf(&mut buffer), if !closed => match read {
+                Ok(0) | Err(_) => protocol.handle_eof(),
+                Ok(_) => protocol.handle_bytes(started.elapsed(), &mut buffer),
+            },
+            () = sleep_until(wake) => protocol.handle_timeout(started.elapsed()),
+        }
+        while let Some(event) = protocol.poll_event() {
+            match event {
+                // Whoever it is: nothing is served here, so nothing is asked.
+                Event::Authenticate { .. } => protocol.accept_authentication(started.elapsed()),
+                Event::Open { .. } => {
+                    protocol.close_connection(started.elapsed(), ReplyCode::ConnectionForced, text, MethodId::NONE);
+                }
+                Event::Ended(End::ByPeer { .. }) => protocol.connection_closed(),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! AMQP methods to the core's commands, and the core's effects to what goes on the wire.
+
+use understudy_core::{Command, EffectKind};
+use understudy_protocol::{
+    DeliverRef, DeliveryTag, FieldTable, GetOkRef, HeaderTooLarge, Method, MethodId, ReplyCode, ReturnRef,
+    ServerConnection, basic, exchange, queue,
+};
+use understudy_record::ShortStr;
+
+/// A method that asks something of the core. `None`: it is none that a client may send here.
+pub(super) fn command(method: Method) -> Option<Command> {
+    Some(match method {
+        Method::ExchangeDeclare(m) => Command::ExchangeDeclare {
+            name: m.exchange.detached(),
+            kind: m.kind.detached(),
+            passive: m.passive,
+            durable: m.durable,
+            auto_delete: m.auto_delete,
+            internal: m.internal,
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::ExchangeDelete(m) => {
+            Command::ExchangeDelete { name: m.exchange, if_unused: m.if_unused, no_wait: m.no_wait }
+        }
+        Method::ExchangeBind(m) => Command::ExchangeBind {
+            destination: m.destination.detached(),
+            source: m.source.detached(),
+            routing_key: m.routing_key.detached(),
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::ExchangeUnbind(m) => Command::ExchangeUnbind {
+            destination: m.destination.detached(),
+            source: m.source.detached(),
+            routing_key: m.routing_key.detached(),
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::QueueDeclare(m) => Command::QueueDeclare {
+            name: m.queue.detached(),
+            passive: m.passive,
+            durable: m.durable,
+            exclusive: m.exclusive,
+            auto_delete: m.auto_delete,
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::QueueBind(m) => Command::QueueBind {
+            queue: m.queue.detached(),
+            exchange: m.exchange.detached(),
+            routing_key: m.routing_key.detached(),
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::QueueUnbind(m) => Command::QueueUnbind {
+            queue: m.queue.detached(),
+            exchange: m.exchange.detached(),
+            routing_key: m.routing_key.detached(),
+            arguments: table(&m.arguments),
+        },
+        Method::QueuePurge(m) => Command::QueuePurge { queue: m.queue, no_wait: m.no_wait },
+        Method::QueueDelete(m) => Command::QueueDelete {
+            queue: m.queue,
+            if_unused: m.if_unused,
+            if_empty: m.if_empty,
+            no_wait: m.no_wait,
+        },
+        Method::BasicQos(m) => Command::BasicQos {
+            prefetch_size: m.prefetch_size,
+            prefetch_count: m.prefetch_count,
+            global: m.global,
+        },
+        Method::BasicConsume(m) => Command::BasicConsume {
+            queue: m.queue.detached(),
+            consumer_tag: m.consumer_tag.detached(),
+            no_local: m.no_local,
+            no_ack: m.no_ack,
+            exclusive: m.exclusive,
+            no_wait: m.no_wait,
+            arguments: table(&m.arguments),
+        },
+        Method::BasicCancel(m) => Command::BasicCancel { consumer_tag: m.consumer_tag, no_wait: m.no_wait },
+        Method::BasicGet(m) => Command::BasicGet { queue: m.queue, no_ack: m.no_ack },
+        Method::BasicAck(m) => Command::BasicAck { delivery_tag: tag(m.delivery_tag), multiple: m.multiple },
+        Method::BasicNack(m) => {
+            Command::BasicNack { delivery_tag: tag(m.delivery_tag), multiple: m.multiple, requeue: m.requeue }
+        }
+        Method::BasicReject(m) => Command::BasicReject { delivery_tag: tag(m.delivery_tag), requeue: m.requeue },
+        Method::BasicRecover(m) => Command::BasicRecover { requeue: m.requeue },
+        Method::BasicRecoverAsync(m) => Command::BasicRecover { requeue: m.requeue },
+        Method::ConfirmSelect(m) => Command::ConfirmSelect { no_wait: m.no_wait },
+        Method::TxSelect(_) => Command::TxSelect,
+        Method::TxCommit(_) => Command::TxCommit,
+        Method::TxRollback(_) => Command::TxRollback,
+        _ => return None,
+    })
+}
+
+pub(super) fn publish(publish: understudy_protocol::Publish) -> Command {
+    Command::BasicPublish(understudy_core::Publish {
+        exchange: publish.exchange,
+        routing_key: publish.routing_key,
+        mandatory: publish.mandatory,
+        immediate: publish.immediate,
+        properties: publish.properties.as_bytes().clone(),
+        body: publish.body,
+    })
+}
+
+/// Writes one effect to the connection's output.
+pub(super) fn send(
+    to: &mut ServerConnection,
+    now: std::time::Duration,
+    channel: understudy_protocol::ChannelId,
+    effect: EffectKind,
+) -> Result<(), HeaderTooLarge> {
+    let method: Method = match effect {
+        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
+            return to.send_deliver(channel, &DeliverRef {
+                consumer_tag: &consumer_tag,
+                delivery_tag: DeliveryTag(delivery_tag.0),
+                redelivered,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                properties: &message.properties,
+                body: &message.body,
+            });
+        }
+        EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
+            return to.send_get_ok(channel, &GetOkRef {
+                delivery_tag: DeliveryTag(delivery_tag.0),
+                redelivered,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                message_count,
+                properties: &message.properties,
+                body: &message.body,
+            });
+        }
+        EffectKind::BasicReturn { code, text, message } => {
+            return to.send_return(channel, &ReturnRef {
+                code,
+                text: &text,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                properties: &message.properties,
+                body: &message.body,
+            });
+        }
+        EffectKind::PublisherAck { delivery_tag, multiple } => {
+            to.send_ack(channel, DeliveryTag(delivery_tag.0), multiple);
+            return Ok(());
+        }
+        EffectKind::PublisherNack { delivery_tag, multiple } => {
+            to.send_nack(channel, DeliveryTag(delivery_tag.0), multiple);
+            return Ok(());
+        }
+        EffectKind::CloseChannel { error } => {
+            to.close_channel(channel, error.code, bare(&error.text, error.code), cause(error.class, error.method));
+            return Ok(());
+        }
+        EffectKind::CloseConnection { error } => {
+            to.close_connection(now, error.code, bare(&error.text, error.code), cause(error.class, error.method));
+            return Ok(());
+        }
+        EffectKind::ExchangeDeclareOk => Method::ExchangeDeclareOk(exchange::DeclareOk::default()),
+        EffectKind::ExchangeDeleteOk => Method::ExchangeDeleteOk(exchange::DeleteOk::default()),
+        EffectKind::ExchangeBindOk => Method::ExchangeBindOk(exchange::BindOk::default()),
+        EffectKind::ExchangeUnbindOk => Method::ExchangeUnbindOk(exchange::UnbindOk::default()),
+        EffectKind::QueueDeclareOk { name, message_count, consumer_count } => {
+            queue::DeclareOk { queue: name, message_count, consumer_count }.into()
+        }
+        EffectKind::QueueBindOk => Method::QueueBindOk(queue::BindOk::default()),
+        EffectKind::QueueUnbindOk => Method::QueueUnbindOk(queue::UnbindOk::default()),
+        EffectKind::QueuePurgeOk { message_count } => queue::PurgeOk { message_count }.into(),
+        EffectKind::QueueDeleteOk { message_count } => queue::DeleteOk { message_count }.into(),
+        EffectKind::BasicQosOk => Method::BasicQosOk(basic::QosOk::default()),
+        EffectKind::BasicConsumeOk { consumer_tag } => basic::ConsumeOk { consumer_tag }.into(),
+        EffectKind::BasicCancelOk { consumer_tag } => basic::CancelOk { consumer_tag }.into(),
+        EffectKind::BasicCancel { consumer_tag } => basic::Cancel { consumer_tag, no_wait: true }.into(),
+        EffectKind::BasicGetEmpty => Method::BasicGetEmpty(basic::GetEmpty::default()),
+        EffectKind::BasicRecoverOk => Method::BasicRecoverOk(basic::RecoverOk::default()),
+        EffectKind::ConfirmSelectOk => Method::ConfirmSelectOk(understudy_protocol::confirm::SelectOk::default()),
+        EffectKind::TxSelectOk => Method::TxSelectOk(understudy_protocol::tx::SelectOk::default()),
+    };
+    to.send_method(channel, &method);
+    Ok(())
+}
+
+/// The core keeps tables without their length, as they stand in a record.
+fn table(table: &FieldTable) -> bytes::Bytes {
+    let whole = table.to_bytes();
+    whole.slice(whole.len().min(4)..)
+}
+
+fn tag(tag: DeliveryTag) -> understudy_core::DeliveryTag {
+    understudy_core::DeliveryTag(tag.0)
+}
+
+fn cause(class: u16, method: u16) -> MethodId {
+    MethodId { class, method }
+}
+
+/// The text without the code's name, which the connection puts there itself.
+fn bare(text: &str, code: ReplyCode) -> &str {
+    text.strip_prefix(code.name()).and_then(|rest| rest.strip_prefix(" - ")).unwrap_or(text)
+}
+
+/// A name for people.
+pub(super) fn text_of(name: &ShortStr) -> String {
+    name.to_text().into_owned()
+}

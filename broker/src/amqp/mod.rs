@@ -1,0 +1,108 @@
+//! AMQP clients: listening, the door to the primary, and one task a connection.
+
+mod auth;
+mod connection;
+mod convert;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+pub(crate) use auth::Authenticator;
+use understudy_protocol::ServerConfig;
+
+use crate::config::BackupConnections;
+use crate::metrics::Metrics;
+use crate::node::{ClientEvent, Door, Flow, Shared};
+use crate::peers::{Tls, relay};
+
+/// How long a client that arrives while no primary is known is kept waiting: an election takes less, and a client that
+/// waits here reconnects once instead of in a loop.
+const DOOR_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections at once, waiting ones included: each costs a task and buffers.
+const MAX_CONNECTIONS: usize = 16_384;
+
+/// After a failed accept (out of file descriptors, mostly) the next try waits for some to be closed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What every connection's task needs.
+pub(crate) struct Amqp {
+    pub(crate) server: ServerConfig,
+    pub(crate) authenticator: Arc<Authenticator>,
+    pub(crate) clients: mpsc::Sender<ClientEvent>,
+    pub(crate) flow: watch::Receiver<Flow>,
+    pub(crate) next_connection: AtomicU64,
+    pub(crate) started: Instant,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Where a client that connects here belongs.
+pub(crate) struct Doorway {
+    pub(crate) amqp: Arc<Amqp>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tls: Tls,
+    pub(crate) name: String,
+    pub(crate) backup_connections: BackupConnections,
+}
+
+impl Amqp {
+    /// Serves one client to its end, over whatever carries its bytes.
+    pub(crate) async fn serve<S>(self: Arc<Self>, stream: S, peer: String)
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        connection::Connection::new(self, peer).run(stream).await;
+    }
+}
+
+impl Doorway {
+    pub(crate) async fn listen(self: Arc<Self>, listener: TcpListener) {
+        let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else { return };
+            match listener.accept().await {
+                Ok((stream, peer)) => {
+                    let doorway = self.clone();
+                    tokio::spawn(async move {
+                        doorway.receive(stream, peer).await;
+                        drop(place);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!("a client cannot be accepted: {error}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    async fn receive(&self, stream: TcpStream, peer: SocketAddr) {
+        _ = stream.set_nodelay(true);
+        let mut door = self.shared.door.subscribe();
+        let open = tokio::time::timeout(DOOR_TIMEOUT, door.wait_for(|door| *door != Door::Closed)).await;
+        let Ok(Ok(open)) = open.map(|open| open.map(|door| door.clone())) else {
+            tracing::info!(%peer, "a client was sent away: no primary is known");
+            return;
+        };
+        match (open, self.backup_connections) {
+            (Door::Here, _) => self.amqp.clone().serve(stream, peer.to_string()).await,
+            (Door::At { name, address }, BackupConnections::Relay) => {
+                self.amqp.metrics.relayed_connections.inc();
+                if let Err(reason) = relay(stream, &self.tls, &address, &self.name).await {
+                    tracing::info!(%peer, "a client could not be relayed to {name}: {reason}");
+                }
+            }
+            (Door::At { name, .. }, BackupConnections::Refuse) => {
+                let text = format!("{} is a backup; the primary is {name}", self.name);
+                connection::refuse(stream, &self.amqp.server, self.amqp.started, &text).await;
+            }
+            (Door::Closed, _) => {}
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! The command line, and the [`Config`] it must make sense as. Nothing else reads an argument or the environment.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use understudy_record::ReplicaName;
+
+/// One replica of a hot-standby AMQP broker.
+#[derive(Debug, Parser)]
+#[command(name = "understudy-broker", version)]
+pub struct Arguments {
+    /// This replica's name: the pod's name in Kubernetes.
+    #[arg(long, env = "UNDERSTUDY_NAME")]
+    name: String,
+    /// The cluster's name, which every replica must share.
+    #[arg(long, env = "UNDERSTUDY_CLUSTER")]
+    cluster: String,
+    /// The log's directory; made if it is not there.
+    #[arg(long, default_value = "/var/lib/understudy")]
+    data_dir: PathBuf,
+    #[arg(long, default_value = "0.0.0.0:5672")]
+    amqp_listen: SocketAddr,
+    #[arg(long, default_value = "0.0.0.0:7672")]
+    grpc_listen: SocketAddr,
+    /// Health (/livez, /readyz, /startupz) and /metrics.
+    #[arg(long, default_value = "0.0.0.0:15692")]
+    http_listen: SocketAddr,
+    /// Every replica's gRPC address: name=host:port, separated by commas.
+    #[arg(long, conflicts_with = "peer_pattern")]
+    peers: Option<String>,
+    /// A replica's gRPC address, with {name} for its name: {name}.orders-nodes.shop.svc:7672
+    #[arg(long)]
+    peer_pattern: Option<String>,
+    /// How many replicas the cluster has.
+    #[arg(long, default_value_t = 3)]
+    replicas: usize,
+    /// Publishers get no confirms while fewer replicas than this are in sync.
+    #[arg(long, default_value_t = 2)]
+    min_in_sync: usize,
+    /// What a confirm promises: fsynced on every in-sync replica, or received by each.
+    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    durability: Durability,
+    /// kubernetes:NAMESPACE/NAME or local:DIRECTORY
+    #[arg(long)]
+    lease: String,
+    #[arg(long, default_value_t = 5000)]
+    lease_duration_ms: u64,
+    #[arg(long, default_value_t = 2000)]
+    backup_timeout_ms: u64,
+    #[arg(long, default_value_t = 10_000)]
+    stall_timeout_ms: u64,
+    /// Directory of ca.crt, tls.crt and tls.key, by which peers, the operator and this broker know each other.
+    #[arg(long, default_value = "/etc/understudy/tls")]
+    tls_dir: PathBuf,
+    /// One user a line, name:hash, the hash in PHC form (argon2id).
+    #[arg(long, required_unless_present = "open_guest")]
+    users_file: Option<PathBuf>,
+    /// guest/guest may log in, from the loopback only.
+    #[arg(long)]
+    open_guest: bool,
+    /// What a client that reaches a backup meets.
+    #[arg(long, value_enum, default_value_t = BackupConnections::Relay)]
+    backup_connections: BackupConnections,
+    /// Largest message, in bytes.
+    #[arg(long, default_value_t = 128 << 20)]
+    max_message_size: u64,
+    /// End when the process that started this one ends.
+    #[arg(long)]
+    exit_with_parent: bool,
+    /// In Kubernetes: the address that clients reach this replica by.
+    #[arg(long, env = "POD_IP", hide = true)]
+    pod_ip: Option<String>,
+    /// Seed of generated names and of jitter; random if absent.
+    #[arg(long, hide = true)]
+    seed: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Durability {
+    Fsync,
+    Replicated,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BackupConnections {
+    /// Relayed to the primary.
+    Relay,
+    /// Closed.
+    Refuse,
+}
+
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub name: ReplicaName,
+    pub cluster: String,
+    pub data_dir: PathBuf,
+    pub amqp_listen: SocketAddr,
+    pub grpc_listen: SocketAddr,
+    pub http_listen: SocketAddr,
+    pub peers: Peers,
+    pub replicas: usize,
+    pub min_in_sync: usize,
+    pub durability: Durability,
+    pub lease: LeasePlace,
+    pub lease_duration: Duration,
+    pub backup_timeout: Duration,
+    pub stall_timeout: Duration,
+    pub tls_dir: PathBuf,
+    pub users: Users,
+    pub backup_connections: BackupConnections,
+    pub max_message_size: u64,
+    pub exit_with_parent: bool,
+    pub seed: u64,
+}
+
+/// Where a replica's gRPC port is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Peers {
+    Listed(BTreeMap<ReplicaName, String>),
+    /// `{name}` stands for the replica's name; replica names are the cluster's with `-0`, `-1`, ….
+    Pattern(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LeasePlace {
+    Kubernetes { namespace: String, name: String, pod_ip: Option<String> },
+    Local(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Users {
+    File(PathBuf),
+    OpenGuest,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    #[error("--lease is {0:?}; give kubernetes:NAMESPACE/NAME or local:DIRECTORY")]
+    Lease(String),
+    #[error("--peers has {0:?}; give name=host:port, separated by commas")]
+    Peer(String),
+    #[error("give --peers or --peer-pattern, so that this replica finds the others")]
+    NoPeers,
+    #[error("--peer-pattern {0:?} has no {{name}} in it")]
+    Pattern(String),
+    #[error("--peers does not list this replica, {0}")]
+    NotListed(ReplicaName),
+    #[error("--min-in-sync is {min_in_sync}; it must be between 1 and --replicas, which is {replicas}")]
+    MinInSync { min_in_sync: usize, replicas: usize },
+    #[error("--open-guest takes guest/guest from anyone who can connect, so --amqp-listen must be a loopback address, not {0}")]
+    GuestBeyondLoopback(SocketAddr),
+    #[error("--{option} is {value} ms; it must be between {min} and {max}")]
+    Time { option: &'static str, value: u64, min: u64, max: u64 },
+    #[error("--max-message-size is {value}; it must be between 1 and {max} bytes")]
+    MessageSize { value: u64, max: usize },
+    #[error("the replica's name {0:?} is empty, longer than 253 bytes, or has a slash in it")]
+    Name(String),
+}
+
+impl TryFrom<Arguments> for Config {
+    type Error = ConfigError;
+
+    fn try_from(given: Arguments) -> Result<Self, ConfigError> {
+        if given.name.is_empty() || given.name.len() > 253 || given.name.contains(['/', ',']) {
+            return Err(ConfigError::Name(given.name));
+        }
+        let name = ReplicaName::new(&given.name);
+        let peers = match (&given.peers, &given.peer_pattern) {
+            (Some(list), _) => Peers::Listed(list.split(',').map(parse_peer).collect::<Result<_, _>>()?),
+            (None, Some(pattern)) if pattern.contains("{name}") => Peers::Pattern(pattern.clone()),
+            (None, Some(pattern)) => return Err(ConfigError::Pattern(pattern.clone())),
+            (None, None) => return Err(ConfigError::NoPeers),
+        };
+        if let Peers::Listed(list) = &peers
+            && !list.contains_key(&name)
+        {
+            return Err(ConfigError::NotListed(name));
+        }
+        let (min_in_sync, replicas) = (given.min_in_sync, given.replicas);
+        if min_in_sync == 0 || min_in_sync > replicas {
+            return Err(ConfigError::MinInSync { min_in_sync, replicas });
+        }
+        let lease = match given.lease.split_once(':') {
+            Some(("local", directory)) if !directory.is_empty() => LeasePlace::Local(directory.into()),
+            Some(("kubernetes", place)) => {
+                let (namespace, lease) =
+                    place.split_once('/').ok_or_else(|| ConfigError::Lease(given.lease.clone()))?;
+                LeasePlace::Kubernetes {
+                    namespace: namespace.into(),
+                    name: lease.into(),
+                    pod_ip: given.pod_ip,
+                }
+            }
+            _ => return Err(ConfigError::Lease(given.lease)),
+        };
+        let users = match given.users_file {
+            Some(file) => Users::File(file),
+            None if given.amqp_listen.ip().is_loopback() => Users::OpenGuest,
+            None => return Err(ConfigError::GuestBeyondLoopback(given.amqp_listen)),
+        };
+        let max = understudy_record::MAX_BODY_BYTES;
+        if given.max_message_size == 0 || given.max_message_size > max as u64 {
+            return Err(ConfigError::MessageSize { value: given.max_message_size, max });
+        }
+        Ok(Self {
+            name,
+            cluster: given.cluster,
+            data_dir: given.data_dir,
+            amqp_listen: given.amqp_listen,
+            grpc_listen: given.grpc_listen,
+            http_listen: given.http_listen,
+            peers,
+            replicas,
+            min_in_sync,
+            durability: given.durability,
+            lease,
+            lease_duration: millis("lease-duration-ms", given.lease_duration_ms)?,
+            backup_timeout: millis("backup-timeout-ms", given.backup_timeout_ms)?,
+            stall_timeout: millis("stall-timeout-ms", given.stall_timeout_ms)?,
+            tls_dir: given.tls_dir,
+            users,
+            backup_connections: given.backup_connections,
+            max_message_size: given.max_message_size,
+            exit_with_parent: given.exit_with_parent,
+            seed: given.seed.unwrap_or_else(rand::random),
+        })
+    }
+}
+
+impl Config {
+    /// Where `replica`'s gRPC port is; `None` if it is not one of the cluster's.
+    pub fn address_of(&self, replica: &ReplicaName) -> Option<String> {
+        match &self.peers {
+            Peers::Listed(list) => list.get(replica).cloned(),
+            Peers::Pattern(pattern) => Some(pattern.replace("{name}", replica.as_str())),
+        }
+    }
+
+    /// Every replica of the cluster, this one included.
+    pub fn replica_names(&self) -> Vec<ReplicaName> {
+        match &self.peers {
+            Peers::Listed(list) => list.keys().cloned().collect(),
+            Peers::Pattern(_) => {
+                (0..self.replicas).map(|place| ReplicaName::new(&format!("{}-{place}", self.cluster))).collect()
+            }
+        }
+    }
+
+    pub fn replicated_only(&self) -> bool {
+        self.durability == Durability::Replicated
+    }
+}
+
+fn parse_peer(text: &str) -> Result<(ReplicaName, String), ConfigError> {
+    match text.split_once('=') {
+        Some((name, address)) if !name.is_empty() && address.contains(':') => {
+            Ok((ReplicaName::new(name), address.to_owned()))
+        }
+        _ => Err(ConfigError::Peer(text.to_owned())),
+    }
+}
+
+/// Below 50 ms a busy machine's scheduling looks like a death; above an hour nobody waits.
+fn millis(option: &'static str, value: u64) -> Result<Duration, ConfigError> {
+    let (min, max) = (50, 3_600_000);
+    if !(min..=max).contains(&value) {
+        return Err(ConfigError::Time { option, value, min, max });
+    }
+    Ok(Duration::from_millis(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(extra: &[&str]) -> Result<Config, String> {
+        let base = ["understudy-broker", "--name", "a-0", "--cluster", "a", "--lease", "local:/tmp/lease"];
+        let arguments = Arguments::try_parse_from(base.iter().chain(extra)).map_err(|error| error.to_string())?;
+        Config::try_from(arguments).map_err(|error| error.to_string())
+    }
+
+    const GOOD: [&str; 5] =
+        ["--peers", "a-0=127.0.0.1:1,a-1=127.0.0.1:2", "--open-guest", "--amqp-listen", "127.0.0.1:5672"];
+
+    #[test]
+    fn a_local_replica_finds_its_peers() {
+        let config = parse(&GOOD).unwrap();
+        assert_eq!(config.address_of(&ReplicaName::new("a-1")), Some("127.0.0.1:2".into()));
+        assert_eq!(config.address_of(&ReplicaName::new("a-2")), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_its_cure() {
+        let cases: [(&[&str], &str); 6] = [
+            (&["--open-guest"], "--peers or --peer-pattern"),
+            (&["--open-guest", "--peers", "a-1=h:1"], "does not list this replica, a-0"),
+            (&["--open-guest", "--peers", "a-0=h:1"], "must be a loopback address"),
+            (&["--peers", "a-0=h:1"], "--users-file"),
+            (&["--users-file", "u", "--peers", "a-0=h:1", "--min-in-sync", "4"], "between 1 and --replicas, which is 3"),
+            (&["--users-file", "u", "--peers", "a-0=h:1", "--backup-timeout-ms", "1"], "between 50 and"),
+        ];
+        for (arguments, expected) in cases {
+            let error = parse(arguments).unwrap_err();
+            assert!(error.contains(expected), "{arguments:?}: {error}");
+        }
+    }
+}

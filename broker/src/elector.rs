@@ -1,0 +1,170 @@
+//! The backups' fallback: failover must not need the operator. While this replica hears no primary it asks the others
+//! what they hear, and lets the pure `decide` say whether to stand.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use futures::future::join_all;
+use tokio::sync::mpsc::Sender;
+use understudy_election::{
+    Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
+};
+use understudy_lease::LeaseStore;
+use understudy_proto as wire;
+use understudy_proto::control_client::ControlClient;
+use understudy_record::ReplicaName;
+
+use crate::config::Config;
+use crate::node::{Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
+use crate::peers::{Tls, report, status_to_wire};
+
+/// How often a backup without a primary looks around.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// A peer that has not answered by then is not reached.
+const ASK_TIMEOUT: Duration = Duration::from_millis(500);
+
+pub(crate) struct BackupElector {
+    pub(crate) config: Arc<Config>,
+    pub(crate) started: Instant,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tls: Tls,
+    pub(crate) lease: Arc<dyn LeaseStore>,
+    pub(crate) events: Sender<Event>,
+}
+
+/// What is remembered of a peer between two looks.
+#[derive(Default)]
+struct Known {
+    report: Option<Report>,
+    lost: Option<(Duration, Loss)>,
+}
+
+impl BackupElector {
+    /// For as long as the process lives.
+    pub(crate) async fn run(self) {
+        let mut tracker = LeaseTracker::default();
+        let mut changes = self.lease.watch();
+        let mut known: BTreeMap<ReplicaName, Known> = BTreeMap::new();
+        let mut tick = tokio::time::interval(INTERVAL);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                change = changes.next() => match change {
+                    Some(Ok(seen)) => tracker.observe(self.started.elapsed(), seen),
+                    Some(Err(_)) => {}
+                    None => return,
+                },
+                _ = tick.tick() => {
+                    let status = self.shared.status.borrow().clone();
+                    let misses_primary = matches!(&status.role, RoleStatus::Backup { primary: None, .. });
+                    if !misses_primary {
+                        known.clear();
+                        continue;
+                    }
+                    self.ask_all(&mut known).await;
+                    self.act(&tracker, &known, &status).await;
+                }
+            }
+        }
+    }
+
+    async fn act(&self, tracker: &LeaseTracker, known: &BTreeMap<ReplicaName, Known>, status: &NodeStatus) {
+        let now = self.started.elapsed();
+        let Some(view) = self.view(now, tracker, known, status) else { return };
+        let (written, what) = match decide(now, &view) {
+            Decision::Wait { .. } => return,
+            Decision::Blocked { reason } => {
+                tracing::warn!("nobody can be elected: {reason}");
+                return;
+            }
+            Decision::Elect { expected, lease, candidate, reason } => {
+                let written = self.lease.swap(&expected, &lease).await.map(|version| (lease, version));
+                (written, format!("{} elected: {reason}", candidate.name))
+            }
+            Decision::Create { lease, candidate, reason } => {
+                let written = self.lease.create(&lease).await.map(|version| (lease, version));
+                (written, format!("{} elected: {reason}", candidate.name))
+            }
+        };
+        match written {
+            Ok(seen) => {
+                tracing::info!("{what}");
+                _ = self.events.send(Event::Lease(LeaseEvent::Seen(Some(seen)))).await;
+            }
+            Err(error) => tracing::info!("{what}, but {error}"),
+        }
+    }
+
+    fn view(
+        &self,
+        now: Duration,
+        tracker: &LeaseTracker,
+        known: &BTreeMap<ReplicaName, Known>,
+        status: &NodeStatus,
+    ) -> Option<View> {
+        let config = &self.config;
+        let own = report(&status_to_wire(status, &config.cluster, now), now).ok()?;
+        let mut replicas = BTreeMap::from([(
+            config.name.clone(),
+            ReplicaView { contact: Contact::Reachable, report: Some(own) },
+        )]);
+        for (name, peer) in known {
+            let contact = match peer.lost {
+                None => Contact::Reachable,
+                Some((since, how)) => Contact::Lost { since, how },
+            };
+            replicas.insert(name.clone(), ReplicaView { contact, report: peer.report.clone() });
+        }
+        Some(View {
+            elector: Elector::Backup(status.me.clone()),
+            register: tracker.register().clone(),
+            replicas,
+            spec: Spec {
+                replicas: config.replica_names().into_iter().collect::<BTreeSet<_>>(),
+                processes_in_set: config.replicated_only(),
+                preferred: None,
+                forced: false,
+            },
+            timings: Timings {
+                lease_duration: config.lease_duration,
+                backup_timeout: config.backup_timeout,
+                stall_timeout: config.stall_timeout,
+            },
+        })
+    }
+
+    async fn ask_all(&self, known: &mut BTreeMap<ReplicaName, Known>) {
+        let others = self.config.replica_names().into_iter().filter(|name| *name != self.config.name);
+        let answers = join_all(others.map(async |name| {
+            let answer = match self.config.address_of(&name) {
+                Some(address) => tokio::time::timeout(ASK_TIMEOUT, self.ask(&address)).await,
+                None => Ok(Err(())),
+            };
+            (name, answer)
+        }))
+        .await;
+        let now = self.started.elapsed();
+        for (name, answer) in answers {
+            let peer = known.entry(name).or_default();
+            let lost = match answer {
+                Ok(Ok(status)) => {
+                    peer.report = report(&status, now).ok().or(peer.report.take());
+                    None
+                }
+                Ok(Err(())) => Some(Loss::Reset),
+                Err(_) => Some(Loss::Silent),
+            };
+            peer.lost = lost.map(|how| (peer.lost.map_or(now, |(since, _)| since), how));
+        }
+    }
+
+    async fn ask(&self, address: &str) -> Result<wire::Status, ()> {
+        let channel = self.tls.connect(address).await.map_err(|_| ())?;
+        let request = wire::WatchRequest { interval_ms: 0 };
+        let mut statuses = ControlClient::new(channel).watch(request).await.map_err(|_| ())?.into_inner();
+        statuses.message().await.ok().flatten().ok_or(())
+    }
+}

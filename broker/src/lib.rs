@@ -1,0 +1,23 @@
+//! The broker's shell: it turns what happens on sockets, the disk, the clock and the Lease into events, lets the pure
+//! crates decide, and carries out what they say.
+//!
+//! One core thread ([`node`]) owns the state and the replication role, without locks. The journal has a thread of its
+//! own. Everything else is tasks on tokio that talk to the core thread through two bounded inboxes: clients' commands, and
+//! all that must not wait behind them. Nothing here decides what a queue does, what is committed or who is elected.
+
+mod amqp;
+mod config;
+mod elector;
+mod http;
+mod journal_thread;
+mod kubernetes;
+mod lease_requests;
+mod metrics;
+mod node;
+mod parent;
+mod peers;
+mod recovery;
+mod run;
+
+pub use config::{Arguments, Config, ConfigError};
+pub use run::run;

@@ -1,0 +1,232 @@
+//! The core thread as backup: whom to follow, what its primary sends, and the way out.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use understudy_record::{Epoch, Identity, ReplicaName};
+use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
+
+use super::{Node, Order, Role, ToPrimary, UpstreamEvent, Writer};
+use crate::peers::Target;
+
+/// The pause before a connection that failed is tried again; doubles up to the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+pub(super) struct BackupRole {
+    pub(super) backup: Backup,
+    /// The connection to the primary, by its number.
+    link: Option<u64>,
+    sender: Option<mpsc::UnboundedSender<ToPrimary>>,
+    target: Option<(Epoch, ReplicaName)>,
+    dial_at: Duration,
+    pause: Duration,
+}
+
+impl BackupRole {
+    pub(super) fn new(backup: Backup) -> Self {
+        Self { backup, link: None, sender: None, target: None, dial_at: Duration::ZERO, pause: SHORTEST_PAUSE }
+    }
+
+    fn say(&self, word: ToPrimary) {
+        if let Some(sender) = &self.sender {
+            _ = sender.send(word);
+        }
+    }
+}
+
+impl Node {
+    /// The Lease says whom to follow, or that this process is the primary.
+    pub(super) fn follow_lease(&mut self) {
+        let Role::Backup(role) = &mut self.role else { return };
+        let Some((lease, version)) = &self.lease else { return };
+        let Some(holder) = lease.holder() else { return };
+        if *holder == self.me {
+            // Rule 8: this process, not its name. An earlier process's role is nobody's until an election.
+            let (lease, version) = (lease.clone(), version.clone());
+            if self.leaving.is_none() && lease.epoch() > role.backup.history().last().epoch {
+                self.become_primary(lease, version);
+            }
+            return;
+        }
+        let target = (holder.name != self.me.name).then(|| (lease.epoch(), holder.name.clone()));
+        if role.target == target {
+            return;
+        }
+        role.target = target;
+        role.pause = SHORTEST_PAUSE;
+        role.dial_at = self.now;
+        if role.link.is_some() {
+            self.drop_upstream(true);
+        }
+        self.tick_backup();
+    }
+
+    pub(super) fn tick_backup(&mut self) {
+        let now = self.now;
+        self.with_backup(|backup, _, out| {
+            backup.handle_timeout(now, out);
+            Ok(())
+        });
+        let Role::Backup(role) = &mut self.role else { return };
+        let Some((epoch, name)) = &role.target else { return };
+        if role.link.is_some() || now < role.dial_at || self.leaving.is_some() {
+            return;
+        }
+        let Some(address) = self.config.address_of(name) else {
+            tracing::error!(%name, "the Lease names a primary that is none of this cluster's replicas");
+            role.dial_at = now + LONGEST_PAUSE;
+            return;
+        };
+        let target = Target { epoch: *epoch, name: name.clone(), address };
+        role.link = Some(self.upstream.dial(target));
+        role.dial_at = now + role.pause;
+        role.pause = (role.pause * 2).min(LONGEST_PAUSE);
+    }
+
+    pub(super) fn handle_upstream(&mut self, link: u64, event: UpstreamEvent) {
+        let now = self.now;
+        let Role::Backup(role) = &mut self.role else { return };
+        if role.link != Some(link) {
+            return; // of a connection that was given up
+        }
+        match event {
+            UpstreamEvent::Connected(sender) => {
+                role.sender = Some(sender);
+                let hello = role.backup.handle_connected(now);
+                role.say(ToPrimary::Hello(Box::new(hello)));
+            }
+            UpstreamEvent::Message(message) => {
+                if let PrimaryMessage::Welcome(welcome) = &message {
+                    role.pause = SHORTEST_PAUSE;
+                    tracing::info!(primary = %welcome.primary, epoch = %welcome.epoch, resume = ?welcome.resume, "following");
+                }
+                self.with_backup(|backup, now, out| match message {
+                    PrimaryMessage::Welcome(welcome) => backup.handle_welcome(now, welcome, out),
+                    PrimaryMessage::Records(records) => backup.handle_records(now, records, out),
+                    PrimaryMessage::Base(base) => backup.handle_base(now, base, out),
+                    PrimaryMessage::Refusal(refusal) => {
+                        tracing::debug!(epoch = %refusal.epoch, "refused: {}", refusal.reason);
+                        Ok(()) // it ends the stream
+                    }
+                });
+            }
+            UpstreamEvent::Backlog { sync_id, queue, as_of, frames, done } => self.with_backup(|backup, now, out| {
+                backup.handle_backlog(now, sync_id, queue, as_of, frames, done, out)
+            }),
+            UpstreamEvent::Closed { reset, reason } => {
+                if role.backup.primary().is_some() {
+                    tracing::warn!("the connection to the primary ended: {reason}");
+                } else {
+                    tracing::debug!("no connection to the primary: {reason}");
+                }
+                self.drop_upstream(reset);
+            }
+        }
+    }
+
+    /// Lets the backup take a step, and carries out what it says. An error is the other side's: the connection is closed.
+    pub(super) fn with_backup(
+        &mut self,
+        step: impl FnOnce(&mut Backup, Duration, &mut Vec<BackupOutput>) -> Result<(), FollowError>,
+    ) {
+        let Role::Backup(role) = &mut self.role else { return };
+        let mut outputs = Vec::new();
+        let outcome = step(&mut role.backup, self.now, &mut outputs);
+        self.carry_out_backup(outputs);
+        if let Err(error) = outcome {
+            tracing::warn!("the primary is not followed: {error}");
+            self.drop_upstream(true);
+        }
+    }
+
+    pub(super) fn carry_out_backup(&mut self, outputs: Vec<BackupOutput>) {
+        for output in outputs {
+            let Role::Backup(role) = &mut self.role else { return };
+            match output {
+                BackupOutput::PersistEpoch(epoch) => self.journal.order(Order::PersistEpoch(epoch)),
+                BackupOutput::Truncate(after) => {
+                    tracing::info!(%after, "cutting a tail that the primary does not have");
+                    self.journal.order(Order::Truncate(after));
+                }
+                BackupOutput::Append(session, frames) => {
+                    self.note_sets(&frames);
+                    self.journal.order(Order::Append(Writer::Backup(session), frames));
+                }
+                BackupOutput::Barrier(session) => self.journal.order(Order::Barrier(Writer::Backup(session))),
+                BackupOutput::BeginBase => {
+                    self.core = understudy_core::Core::new(self.config.seed);
+                    self.journal.order(Order::BeginBase);
+                }
+                BackupOutput::CompleteBase(session) => self.journal.order(Order::CompleteBase(session)),
+                BackupOutput::Apply(frames) => {
+                    if let Err(reason) = self.apply(&frames) {
+                        return self.give_up_state(&reason);
+                    }
+                }
+                BackupOutput::ApplyBase(frames) => {
+                    for frame in frames {
+                        let piece = frame.decode_base().map_err(|error| error.to_string());
+                        let applied =
+                            piece.and_then(|piece| self.core.apply_base(piece).map_err(|error| error.to_string()));
+                        if let Err(reason) = applied {
+                            return self.give_up_state(&reason);
+                        }
+                    }
+                }
+                BackupOutput::Acknowledge(ack) => role.say(ToPrimary::Acknowledge(ack)),
+                BackupOutput::CaughtUp(floor) => {
+                    tracing::info!(%floor, "caught up");
+                    role.say(ToPrimary::CaughtUp(floor));
+                }
+                BackupOutput::Fetch { epoch, sync_id, queue } => role.say(ToPrimary::Fetch { epoch, sync_id, queue }),
+                BackupOutput::Close(reason) => {
+                    tracing::warn!("closing the connection to the primary: {reason}");
+                    self.upstream.close();
+                    role.link = None;
+                    role.sender = None;
+                }
+                BackupOutput::Recover => return self.recover(),
+            }
+        }
+    }
+
+    /// What the others could apply this replica could not: its state is worth nothing. It ends, so that it leaves the
+    /// set, and starts from its log again.
+    fn give_up_state(&mut self, reason: &str) {
+        let text = format!("a committed record cannot be applied: {reason}");
+        tracing::error!("{text}");
+        self.shared.set_failure(text);
+        self.ended = true;
+    }
+
+    fn drop_upstream(&mut self, reset: bool) {
+        self.upstream.close();
+        let now = self.now;
+        let Role::Backup(role) = &mut self.role else { return };
+        role.link = None;
+        role.sender = None;
+        let mut outputs = Vec::new();
+        role.backup.handle_disconnected(now, reset, &mut outputs);
+        self.carry_out_backup(outputs);
+    }
+
+    /// The primary takes this replica out of the set first, so that its confirms do not wait for a process that is gone.
+    pub(super) fn leave_as_backup(&mut self) {
+        let Role::Backup(role) = &mut self.role else { return };
+        if role.sender.is_none() {
+            self.ended = true;
+            return;
+        }
+        role.say(ToPrimary::Leaving("the broker is shutting down".into()));
+        tracing::info!("leaving: the primary has been told");
+    }
+
+    /// Whom this backup hears.
+    pub(super) fn heard(&self) -> Option<&Identity> {
+        match &self.role {
+            Role::Backup(role) => role.backup.primary(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Clients' connections as the core thread knows them: their way in and their way out.
+
+use std::sync::atomic::Ordering;
+
+use understudy_core::{Command, ConnectionId, Effect, EffectKind};
+
+use super::{ClientEvent, Node, Outbox, Outgoing, Role};
+
+/// Bytes waiting for one client's socket above which it gets no more deliveries, until it has read most of them. A client
+/// that stops reading costs this much, and no other client anything.
+const CONGESTED_BYTES: usize = 2 << 20;
+
+/// What an effect costs beside its body: its frames and its place in the queue.
+const EFFECT_BYTES: usize = 128;
+
+pub(super) struct Client {
+    outbox: Outbox,
+    waiting: Vec<Effect>,
+}
+
+impl Node {
+    pub(super) fn handle_client(&mut self, event: ClientEvent) {
+        match event {
+            ClientEvent::Opened { id, info, outbox } => match &self.role {
+                Role::Primary(role) if !role.isolated => {
+                    self.clients.insert(id, Client { outbox, waiting: Vec::new() });
+                    self.core.connection_opened(id, info);
+                }
+                _ => _ = outbox.sender.send(Outgoing::Force(format!("{} is not the primary", self.me.name))),
+            },
+            ClientEvent::Commands { id, commands } => self.take_commands(id, commands),
+            ClientEvent::ChannelFailed { id, channel } => {
+                if self.clients.contains_key(&id) {
+                    self.core.handle(id, channel, Command::ChannelClose, &mut self.out);
+                }
+            }
+            ClientEvent::Writable { id } => {
+                if self.clients.contains_key(&id) {
+                    self.core.handle_writable(id, true, &mut self.out);
+                }
+            }
+            ClientEvent::Closed { id } => {
+                if self.clients.remove(&id).is_some() {
+                    self.core.connection_closed(id, &mut self.out);
+                }
+            }
+        }
+    }
+
+    fn take_commands(&mut self, id: ConnectionId, commands: Vec<(understudy_core::ChannelId, Command)>) {
+        if !self.clients.contains_key(&id) {
+            return; // closed by the broker; what crossed is dropped
+        }
+        for (channel, command) in commands {
+            let answer = match &command {
+                Command::ChannelOpen => Some(Outgoing::ChannelOpenOk(channel)),
+                Command::ChannelClose => Some(Outgoing::ChannelCloseOk(channel)),
+                _ => None,
+            };
+            self.core.handle(id, channel, command, &mut self.out);
+            if let Some(answer) = answer {
+                self.dispatch_effects(); // whatever the channel's number meant before goes out first
+                if let Some(client) = self.clients.get(&id) {
+                    _ = client.outbox.sender.send(answer);
+                }
+            }
+        }
+    }
+
+    /// Hands each connection what is for it, in order.
+    pub(super) fn dispatch_effects(&mut self) {
+        if self.out.effects.is_empty() {
+            return;
+        }
+        let mut touched = Vec::new();
+        for effect in self.out.effects.drain(..) {
+            let Some(client) = self.clients.get_mut(&effect.connection) else { continue };
+            if client.waiting.is_empty() {
+                touched.push(effect.connection);
+            }
+            client.waiting.push(effect);
+        }
+        for id in touched {
+            let Some(client) = self.clients.get_mut(&id) else { continue };
+            let bytes: usize = client.waiting.iter().map(cost).sum();
+            let before = client.outbox.pending_bytes.fetch_add(bytes, Ordering::AcqRel);
+            _ = client.outbox.sender.send(Outgoing::Effects(std::mem::take(&mut client.waiting)));
+            if before + bytes > CONGESTED_BYTES && !client.outbox.congested.swap(true, Ordering::AcqRel) {
+                self.core.handle_writable(id, false, &mut self.out);
+            }
+        }
+    }
+
+    /// Every client is told why and closed; nothing they had asked for is answered any more.
+    pub(super) fn close_clients(&mut self, reason: &str) {
+        for (_, client) in self.clients.drain() {
+            _ = client.outbox.sender.send(Outgoing::Force(reason.to_owned()));
+        }
+    }
+}
+
+/// What an effect holds in memory until it is on the socket, in bytes.
+pub(crate) fn cost(effect: &Effect) -> usize {
+    match &effect.kind {
+        EffectKind::BasicDeliver { message, .. }
+        | EffectKind::BasicGetOk { message, .. }
+        | EffectKind::BasicReturn { message, .. } => EFFECT_BYTES + message.properties.len() + message.body.len(),
+        _ => EFFECT_BYTES,
+    }
+}

@@ -1,0 +1,126 @@
+//! What reaches the core thread. Clients' events come through an inbox of their own, so that nothing else waits behind them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+
+use tokio::sync::{mpsc, oneshot};
+use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
+use understudy_election::{Lease, Version};
+use understudy_record::{Epoch, Frame, Index, QueueId, ReplicaName};
+use understudy_replication::{Acknowledge, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
+
+use crate::journal_thread::Writer;
+use crate::recovery::Recovered;
+
+#[derive(Debug)]
+pub(crate) enum ClientEvent {
+    Opened { id: ConnectionId, info: ConnectionInfo, outbox: Outbox },
+    Commands { id: ConnectionId, commands: Vec<(ChannelId, Command)> },
+    /// The channel was closed by the connection's own grammar: its state goes, nothing is answered.
+    ChannelFailed { id: ConnectionId, channel: ChannelId },
+    /// The client has read enough of what waited for it.
+    Writable { id: ConnectionId },
+    Closed { id: ConnectionId },
+}
+
+/// The core thread's way to a connection's task.
+#[derive(Clone, Debug)]
+pub(crate) struct Outbox {
+    pub(crate) sender: mpsc::UnboundedSender<Outgoing>,
+    /// Bytes handed over and not yet written to the socket. Bounds the sender: deliveries stop above a mark.
+    pub(crate) pending_bytes: Arc<AtomicUsize>,
+    /// Set by the core thread when it stopped deliveries; the task says [`ClientEvent::Writable`] once it has caught up.
+    pub(crate) congested: Arc<AtomicBool>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Outgoing {
+    Effects(Vec<Effect>),
+    ChannelOpenOk(ChannelId),
+    ChannelCloseOk(ChannelId),
+    /// The broker closes: 320 with this text.
+    Force(String),
+}
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Journal(JournalEvent),
+    Follower(StreamId, FollowerEvent),
+    Upstream(u64, UpstreamEvent),
+    Lease(LeaseEvent),
+    Control(ControlEvent),
+}
+
+#[derive(Debug)]
+pub(crate) enum JournalEvent {
+    Durable(Writer, Index),
+    BaseCompleted(Session),
+    Rebuilt(Box<Recovered>),
+    Failed(String),
+}
+
+/// From one follower's stream, on the primary.
+#[derive(Debug)]
+pub(crate) enum FollowerEvent {
+    /// Its first word. Dropping the sender ends the stream.
+    Hello(Box<Hello>, mpsc::UnboundedSender<PrimaryMessage>),
+    Acknowledge(Acknowledge),
+    CaughtUp(Index),
+    Leaving(String),
+    LogRead { from: Index, frames: Result<Vec<Frame>, String> },
+    Backlog { request: BacklogRequest, reply: oneshot::Sender<Result<BacklogReply, String>> },
+    Closed,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BacklogRequest {
+    pub(crate) epoch: Epoch,
+    pub(crate) sync_id: SyncId,
+    pub(crate) queue: QueueId,
+    /// Exclusive; what the last chunk ended with.
+    pub(crate) before: Index,
+}
+
+#[derive(Debug)]
+pub(crate) struct BacklogReply {
+    pub(crate) as_of: Index,
+    pub(crate) frames: Vec<Frame>,
+    /// The lowest index in it: where the next chunk goes on.
+    pub(crate) lowest: Index,
+    pub(crate) done: bool,
+}
+
+/// What a backup says to its primary.
+#[derive(Debug)]
+pub(crate) enum ToPrimary {
+    Hello(Box<Hello>),
+    Acknowledge(Acknowledge),
+    CaughtUp(Index),
+    Leaving(String),
+    Fetch { epoch: Epoch, sync_id: SyncId, queue: QueueId },
+}
+
+/// From the connection to the primary, on a backup. The number is the connection's.
+#[derive(Debug)]
+pub(crate) enum UpstreamEvent {
+    Connected(mpsc::UnboundedSender<ToPrimary>),
+    Message(PrimaryMessage),
+    Backlog { sync_id: SyncId, queue: QueueId, as_of: Index, frames: Vec<Frame>, done: bool },
+    /// `reset`: the connection broke or was refused, rather than fell silent.
+    Closed { reset: bool, reason: String },
+}
+
+#[derive(Debug)]
+pub(crate) enum LeaseEvent {
+    /// The Lease as a watch, a read or an own election shows it.
+    Seen(Option<(Lease, Version)>),
+    /// The answer to the keeper's request of that epoch.
+    Answer(Epoch, LeaseAnswer),
+}
+
+#[derive(Debug)]
+pub(crate) enum ControlEvent {
+    HandOver { epoch: Epoch, to: Option<ReplicaName>, reply: oneshot::Sender<Result<(), String>> },
+    /// Leave in good order, then end.
+    Shutdown,
+}

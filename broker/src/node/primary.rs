@@ -1,0 +1,328 @@
+//! The core thread as primary: followers, the Lease, clients' confirms; and the ways in and out of the role.
+
+use std::collections::{BTreeSet, HashMap};
+
+use bytes::BytesMut;
+use tokio::sync::mpsc;
+use understudy_election::{Lease, Version};
+use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Record, ReplicaName};
+use understudy_replication::{
+    BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput, StreamId,
+    SyncId,
+};
+
+use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role};
+
+/// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
+const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
+const BACKLOG_CHUNK_MESSAGES: usize = 1024;
+
+/// Records that are not committed, in bytes, above which publishers are made to wait: what a slow disk or backup may
+/// cost in memory.
+const UNCOMMITTED_BYTES: usize = 64 << 20;
+
+pub(super) struct PrimaryRole {
+    pub(super) primary: Primary,
+    pub(super) keeper: LeaseKeeper,
+    pub(super) outputs: Vec<PrimaryOutput>,
+    /// Each follower's stream; dropping the sender ends it.
+    streams: HashMap<StreamId, mpsc::UnboundedSender<PrimaryMessage>>,
+    /// The catch-ups under way: whose, and from which sync point.
+    syncs: HashMap<SyncId, (StreamId, Index)>,
+    pub(super) since: std::time::Duration,
+    /// No clients: another primary may exist (rule 6).
+    pub(super) isolated: bool,
+    announced_commit: bool,
+}
+
+impl Node {
+    /// The Lease names this very process (rules 1 and 8).
+    pub(super) fn become_primary(&mut self, lease: Lease, version: Version) {
+        let Role::Backup(role) = &mut self.role else { return };
+        let epoch = lease.epoch();
+        let member = self.me.member(self.config.replicated_only());
+        if !lease.in_sync().contains(&member) {
+            tracing::error!(%epoch, "the Lease names this process as primary but its set does not hold it: not taken (rule 1)");
+            return;
+        }
+        let mut outputs = Vec::new();
+        let (history, first) = match role.backup.handle_elected(epoch, &mut outputs) {
+            Ok(log) => log,
+            Err(error) => {
+                tracing::error!(%epoch, "elected, but cannot take the role: {error}");
+                return;
+            }
+        };
+        self.upstream.close();
+        self.carry_out_backup(outputs);
+        let Role::Backup(_) = &self.role else { return }; // the log could not be applied
+        let config = PrimaryConfig {
+            me: self.me.clone(),
+            min_in_sync: self.config.min_in_sync,
+            replicated_only: self.config.replicated_only(),
+            backup_timeout: self.config.backup_timeout,
+            lease_duration: self.config.lease_duration,
+        };
+        let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
+        let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
+        let keeper = LeaseKeeper::new(self.now, self.me.clone(), lease, version, self.config.lease_duration);
+        self.role = Role::Primary(Box::new(PrimaryRole {
+            primary,
+            keeper,
+            outputs: Vec::new(),
+            streams: HashMap::new(),
+            syncs: HashMap::new(),
+            since: self.now,
+            isolated: false,
+            announced_commit: false,
+        }));
+        tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
+        self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
+        self.core.promote(&mut self.out);
+        self.settle();
+        self.publish_status();
+    }
+
+    /// Another primary exists, or may (rule 5): clients are closed, and what ran ahead of the commit is forgotten.
+    pub(super) fn demote(&mut self, epoch: Epoch, holder: Option<&Identity>) {
+        let Role::Primary(_) = &self.role else { return };
+        let successor = holder.map_or_else(|| "another replica".to_owned(), |holder| holder.name.to_string());
+        tracing::warn!(%epoch, %successor, "primary no longer");
+        self.close_clients(&format!("{successor} is the primary now"));
+        if self.leaving.is_some() {
+            self.ended = true;
+        }
+        self.recover();
+    }
+
+    pub(super) fn handle_follower(&mut self, stream: StreamId, event: FollowerEvent) {
+        let now = self.now;
+        let Role::Primary(role) = &mut self.role else {
+            self.refuse_follower(event);
+            return;
+        };
+        let out = &mut role.outputs;
+        match event {
+            FollowerEvent::Hello(hello, sender) => {
+                let live_messages = self.core.queues().into_iter().map(|(_, messages, _)| messages).sum();
+                tracing::info!(follower = %hello.follower, last = %hello.history.last(), clean = hello.clean, "follower");
+                role.streams.insert(stream, sender);
+                role.primary.handle_hello(now, stream, &hello, live_messages, out);
+            }
+            FollowerEvent::Acknowledge(ack) => role.primary.handle_acknowledge(now, stream, ack, out),
+            FollowerEvent::CaughtUp(floor) => {
+                role.primary.handle_caught_up(now, stream, floor, out);
+                self.end_syncs_of(stream);
+            }
+            FollowerEvent::Leaving(reason) => {
+                tracing::info!(?stream, "a follower leaves: {reason}");
+                role.streams.remove(&stream);
+                role.primary.handle_leaving(now, stream, out);
+            }
+            FollowerEvent::LogRead { from, frames } => role.primary.handle_log_read(now, stream, from, frames, out),
+            FollowerEvent::Backlog { request, reply } => {
+                _ = reply.send(self.backlog(request));
+            }
+            FollowerEvent::Closed => {
+                if role.streams.remove(&stream).is_some() {
+                    tracing::info!(?stream, "a follower's stream ended");
+                }
+                role.primary.handle_stream_closed(now, stream, out);
+                self.end_syncs_of(stream);
+            }
+        }
+        // Outputs that speak of the state as of this very event are carried out before the next one.
+        self.settle();
+    }
+
+    fn refuse_follower(&self, event: FollowerEvent) {
+        match event {
+            FollowerEvent::Hello(_, sender) => {
+                let reason = format!("{} is not the primary", self.me.name);
+                let refusal = understudy_replication::Refusal { epoch: self.epoch(), reason };
+                _ = sender.send(PrimaryMessage::Refusal(refusal));
+            }
+            FollowerEvent::Backlog { reply, .. } => _ = reply.send(Err(format!("{} is not the primary", self.me.name))),
+            _ => {}
+        }
+    }
+
+    /// Carries out the replication's outputs; `true` if there were any.
+    pub(super) fn carry_out_primary(&mut self) -> bool {
+        let Role::Primary(role) = &mut self.role else { return false };
+        let outputs = std::mem::take(&mut role.outputs);
+        let any = !outputs.is_empty();
+        for output in outputs {
+            let Role::Primary(role) = &mut self.role else { return false };
+            match output {
+                PrimaryOutput::Send(stream, message) => {
+                    if let Some(sender) = role.streams.get(&stream) {
+                        _ = sender.send(message);
+                    }
+                }
+                PrimaryOutput::Close(stream, reason) => {
+                    tracing::warn!(?stream, "closing a follower's stream: {reason}");
+                    role.streams.remove(&stream);
+                }
+                PrimaryOutput::ReadLog(stream, from) => self.log_reads.read(stream, from),
+                PrimaryOutput::TakeBase(stream, sync_id) => self.send_base(stream, sync_id),
+                PrimaryOutput::ProposeSet(set) => {
+                    tracing::info!(set = ?set.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "changing the in-sync set");
+                    role.keeper.propose(set);
+                }
+                PrimaryOutput::SetInForce(set) => {
+                    tracing::info!(set = ?set.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "the in-sync set is");
+                    let members = set.into_iter().collect();
+                    self.core.append(Record::InSyncSet { members }, &mut self.out);
+                    self.publish_status();
+                }
+                PrimaryOutput::Committed { committed, confirmable } => {
+                    if !role.announced_commit {
+                        role.announced_commit = true;
+                        tracing::info!(%committed, "the epoch's start is committed");
+                    }
+                    self.core.handle_committed(committed, confirmable, &mut self.out);
+                }
+                PrimaryOutput::Demote { epoch } => {
+                    self.demote(epoch, None);
+                    return false;
+                }
+                PrimaryOutput::CloseClients(reason) => {
+                    role.isolated = true;
+                    tracing::error!("{reason}");
+                    self.close_clients(&reason);
+                    self.publish_status();
+                }
+                PrimaryOutput::ServeClients => {
+                    role.isolated = false;
+                    self.publish_status();
+                }
+            }
+        }
+        self.set_flow();
+        any
+    }
+
+    /// The topology as of the last record, in frames. Called before anything else is appended.
+    fn send_base(&mut self, stream: StreamId, sync_id: SyncId) {
+        self.write_records();
+        let Role::Primary(role) = &mut self.role else { return };
+        let sync_point = role.primary.last();
+        let mut arena = BytesMut::new();
+        let committed = role.primary.committed();
+        let start = BasePiece::Start {
+            sync_point,
+            epochs: role.primary.history().starts().to_vec(),
+            in_sync: role.primary.in_force().iter().cloned().collect(),
+        };
+        let pieces = std::iter::once(start).chain(self.core.snapshot_topology()).chain([BasePiece::TopologyEnd]);
+        let frames = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
+        let queues = self.core.queues();
+        let queues: Vec<_> =
+            queues.into_iter().map(|(queue, messages, bytes)| BacklogQueue { queue, messages, bytes }).collect();
+        tracing::info!(?stream, %sync_point, queues = queues.len(), "a follower catches up from a sync point");
+        role.syncs.insert(sync_id, (stream, self.core.begin_sync()));
+        role.primary.send_base(self.now, stream, sync_id, frames, queues, &mut role.outputs);
+    }
+
+    fn end_syncs_of(&mut self, stream: StreamId) {
+        let Role::Primary(role) = &mut self.role else { return };
+        let core = &mut self.core;
+        role.syncs.retain(|_, (other, sync_point)| {
+            if *other == stream {
+                core.end_sync(*sync_point);
+            }
+            *other != stream
+        });
+    }
+
+    fn backlog(&mut self, request: BacklogRequest) -> Result<BacklogReply, String> {
+        let Role::Primary(role) = &self.role else { return Err("no longer the primary".into()) };
+        if request.epoch != role.primary.epoch() {
+            return Err(format!("epoch {} is over: it is {} now", request.epoch, role.primary.epoch()));
+        }
+        let Some(&(_, sync_point)) = role.syncs.get(&request.sync_id) else {
+            return Err("this catch-up is not known here".into());
+        };
+        let (bytes, messages) = (BACKLOG_CHUNK_BYTES, BACKLOG_CHUNK_MESSAGES);
+        let chunk = self.core.backlog_chunk(request.queue, request.before, sync_point, bytes, messages);
+        let lowest = chunk.messages.last().and_then(|piece| match piece {
+            BasePiece::Message { index, .. } => Some(*index),
+            _ => None,
+        });
+        let position = understudy_record::Position { epoch: request.epoch, index: sync_point };
+        let committed = role.primary.committed();
+        let mut arena = BytesMut::new();
+        let frames = chunk.messages.iter().map(|piece| Frame::base(position, committed, piece, &mut arena)).collect();
+        let lowest = lowest.unwrap_or(request.before);
+        Ok(BacklogReply { as_of: self.core.last_index(), frames, lowest, done: chunk.done })
+    }
+
+    pub(super) fn show_lease_to_keeper(&mut self) {
+        let Role::Primary(role) = &mut self.role else { return };
+        let outputs = role.keeper.handle_seen(self.lease.as_ref().map(|(lease, _)| lease));
+        self.carry_out_keeper(outputs);
+    }
+
+    pub(super) fn handle_lease_answer(&mut self, epoch: Epoch, answer: LeaseAnswer) {
+        let Role::Primary(role) = &mut self.role else { return };
+        if role.primary.epoch() != epoch {
+            return;
+        }
+        let outputs = role.keeper.handle_answer(self.now, answer);
+        self.carry_out_keeper(outputs);
+    }
+
+    pub(super) fn poll_keeper(&mut self) {
+        let stalled = self.journal.stalled_ms() >= self.config.stall_timeout.as_millis() as u64;
+        let Role::Primary(role) = &mut self.role else { return };
+        let hears_all = role.primary.hears_all();
+        if let Some(request) = role.keeper.poll_request(self.now, !stalled, hears_all) {
+            self.lease_requests.send(role.primary.epoch(), request);
+        }
+    }
+
+    fn carry_out_keeper(&mut self, outputs: Vec<KeeperOutput>) {
+        for output in outputs {
+            let Role::Primary(role) = &mut self.role else { return };
+            match output {
+                KeeperOutput::Outcome(outcome) => role.primary.handle_outcome(self.now, outcome, &mut role.outputs),
+                KeeperOutput::Demoted { epoch, holder } => self.demote(epoch, holder.as_ref()),
+                KeeperOutput::Trouble(reason) => tracing::warn!("{reason}"),
+            }
+        }
+    }
+
+    /// Gives the role to a backup in good order: the one named, or the one that is furthest.
+    pub(super) fn hand_over(&mut self, epoch: Epoch, to: Option<ReplicaName>) -> Result<(), String> {
+        let Role::Primary(role) = &mut self.role else { return Err(format!("{} is not the primary", self.me.name)) };
+        if epoch != role.primary.epoch() {
+            return Err(format!("the epoch is {}, not {epoch}", role.primary.epoch()));
+        }
+        let in_sync: Vec<_> = role.primary.followers().filter(|follower| follower.in_sync).collect();
+        let named = |name: &ReplicaName| in_sync.iter().find(|follower| follower.identity.name == *name);
+        let successor = match &to {
+            Some(name) => named(name).ok_or_else(|| format!("{name} is not in sync, or not connected"))?,
+            None => in_sync.iter().max_by_key(|follower| follower.durable).ok_or("no backup is in sync")?,
+        };
+        let mut reachable: BTreeSet<_> = in_sync.iter().map(|follower| follower.identity.clone()).collect();
+        reachable.insert(self.me.clone());
+        role.primary.handle_own_leaving();
+        role.keeper.hand_over(successor.identity.clone(), reachable);
+        Ok(())
+    }
+
+    /// Tells the connections whether they may go on publishing.
+    fn set_flow(&mut self) {
+        let Role::Primary(role) = &self.role else { return };
+        let flow = if role.primary.is_below_min_in_sync() {
+            let have = role.primary.in_force().len();
+            Flow::Blocked(format!("{have} replicas in sync, minInSync is {}", self.config.min_in_sync))
+        } else if role.primary.uncommitted_bytes() > UNCOMMITTED_BYTES {
+            Flow::Paused
+        } else {
+            Flow::Open
+        };
+        self.shared.set_flow(flow);
+    }
+}

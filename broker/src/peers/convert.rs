@@ -1,0 +1,314 @@
+//! Wire messages to domain values and back. What a peer sends wrong is an error that names the field, never a panic.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use tonic::Status as RpcStatus;
+use understudy_election as election;
+use understudy_proto as wire;
+use understudy_record::{Epoch, Frame, Identity, Index, Member, Position, QueueId, ReplicaName, Rope};
+use understudy_replication::{
+    Acknowledge, BacklogQueue, Base, CatchUpProgress, Hello, History, PrimaryMessage, Records, Refusal, Resume, SyncId,
+    Welcome,
+};
+
+use crate::node::{NodeStatus, RoleStatus, ToPrimary};
+
+/// The one version of the replication stream there is.
+pub(super) const PROTOCOL_VERSION: u32 = 1;
+
+/// A message says something that no peer of this version says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ConvertError {
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    #[error("{field} is {value:?}")]
+    Field { field: &'static str, value: String },
+    #[error("speaks replication versions {min} to {max}, this replica speaks {PROTOCOL_VERSION}")]
+    Version { min: u32, max: u32 },
+    #[error("a frame on the stream is damaged: {0}")]
+    Frame(#[from] understudy_record::FrameError),
+    #[error("{bytes} bytes after the last whole frame")]
+    PartialFrame { bytes: usize },
+}
+
+impl From<ConvertError> for RpcStatus {
+    fn from(error: ConvertError) -> Self {
+        Self::invalid_argument(error.to_string())
+    }
+}
+
+pub(super) fn identity_to_wire(identity: &Identity) -> wire::Identity {
+    wire::Identity {
+        name: identity.name.to_string(),
+        store: identity.store.to_string(),
+        process: identity.process.to_string(),
+    }
+}
+
+pub(super) fn identity(from: Option<&wire::Identity>) -> Result<Identity, ConvertError> {
+    let from = from.ok_or(ConvertError::Missing("identity"))?;
+    let text = format!("{}/{}/{}", from.name, from.store, from.process);
+    text.parse().map_err(|_| ConvertError::Field { field: "identity", value: text })
+}
+
+fn position_to_wire(position: Position) -> wire::Position {
+    wire::Position { epoch: position.epoch.0, index: position.index.0 }
+}
+
+fn position(from: wire::Position) -> Position {
+    Position { epoch: Epoch(from.epoch), index: Index(from.index) }
+}
+
+fn frames_to_wire(frames: &[Frame]) -> Vec<Bytes> {
+    frames.iter().flat_map(Frame::pieces).cloned().collect()
+}
+
+/// Checks every frame's checksum; slices, does not copy, where a frame lies in one piece.
+pub(super) fn frames(pieces: Vec<Bytes>) -> Result<Vec<Frame>, ConvertError> {
+    let mut rope = Rope::default();
+    pieces.into_iter().for_each(|piece| rope.push(piece));
+    let mut frames = Vec::new();
+    while let Some(frame) = Frame::take(&mut rope)? {
+        frames.push(frame);
+    }
+    if rope.is_empty() { Ok(frames) } else { Err(ConvertError::PartialFrame { bytes: rope.len() }) }
+}
+
+pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::FollowerMessage {
+    use wire::follower_message::Message;
+    let message = match word {
+        ToPrimary::Hello(hello) => Message::Hello(hello_to_wire(&hello, cluster)),
+        ToPrimary::Acknowledge(ack) => Message::Acknowledge(wire::Acknowledge {
+            epoch: ack.epoch.0,
+            durable: ack.durable.0,
+            received: ack.received.0,
+            echo: 0,
+        }),
+        ToPrimary::CaughtUp(floor) => Message::CaughtUp(wire::CaughtUp { floor: floor.0 }),
+        ToPrimary::Leaving(reason) => Message::Leaving(wire::Leaving { reason }),
+        ToPrimary::Fetch { .. } => panic!("a fetch is a call of its own, not a word on the stream"),
+    };
+    wire::FollowerMessage { message: Some(message) }
+}
+
+fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
+    wire::Hello {
+        min_version: PROTOCOL_VERSION,
+        max_version: PROTOCOL_VERSION,
+        cluster: cluster.to_owned(),
+        follower: Some(identity_to_wire(&hello.follower)),
+        epoch: hello.epoch.0,
+        epochs: hello.history.starts().iter().copied().map(position_to_wire).collect(),
+        last: Some(position_to_wire(hello.history.last())),
+        floor: hello.floor.0,
+        clean: hello.clean,
+        first: hello.first.0,
+    }
+}
+
+pub(super) fn hello(from: wire::Hello, cluster: &str) -> Result<Hello, ConvertError> {
+    if !(from.min_version..=from.max_version).contains(&PROTOCOL_VERSION) {
+        return Err(ConvertError::Version { min: from.min_version, max: from.max_version });
+    }
+    if from.cluster != cluster {
+        return Err(ConvertError::Field { field: "cluster", value: from.cluster });
+    }
+    let last = position(from.last.ok_or(ConvertError::Missing("last"))?);
+    let starts = from.epochs.into_iter().map(position).collect();
+    let history = History::new(starts, last.index).filter(|history| history.last() == last);
+    let history =
+        history.ok_or_else(|| ConvertError::Field { field: "epochs", value: format!("not leading to {last}") })?;
+    Ok(Hello {
+        follower: identity(from.follower.as_ref())?,
+        epoch: Epoch(from.epoch),
+        history,
+        first: Index(from.first),
+        floor: Index(from.floor),
+        clean: from.clean,
+    })
+}
+
+pub(super) fn acknowledge(from: &wire::Acknowledge) -> Acknowledge {
+    Acknowledge { epoch: Epoch(from.epoch), durable: Index(from.durable), received: Index(from.received) }
+}
+
+pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryMessage {
+    use wire::primary_message::Message;
+    let message = match message {
+        PrimaryMessage::Welcome(welcome) => Message::Welcome(wire::Welcome {
+            version: PROTOCOL_VERSION,
+            epoch: welcome.epoch.0,
+            primary: Some(identity_to_wire(&welcome.primary)),
+            resume_after: match welcome.resume {
+                Resume::After(index) => Some(index.0),
+                Resume::Base => None,
+            },
+        }),
+        PrimaryMessage::Records(records) => Message::Records(wire::Records {
+            epoch: records.epoch.0,
+            committed: records.committed.0,
+            pieces: frames_to_wire(&records.frames),
+            echo: 0,
+        }),
+        PrimaryMessage::Refusal(refusal) => Message::Refusal(wire::Refusal {
+            epoch: refusal.epoch.0,
+            primary: String::new(),
+            reason: refusal.reason,
+        }),
+        PrimaryMessage::Base(base) => Message::Base(wire::Base {
+            epoch: base.epoch.0,
+            sync_id: base.sync_id.0,
+            sync_point: Some(position_to_wire(base.sync_point)),
+            pieces: frames_to_wire(&base.frames),
+            queues: base
+                .queues
+                .iter()
+                .map(|queue| wire::BacklogQueue {
+                    queue: queue.queue.0.0,
+                    messages: queue.messages,
+                    bytes: queue.bytes,
+                })
+                .collect(),
+            last: true,
+        }),
+    };
+    wire::PrimaryMessage { message: Some(message) }
+}
+
+pub(super) fn primary_message(from: wire::PrimaryMessage) -> Result<PrimaryMessage, ConvertError> {
+    use wire::primary_message::Message;
+    Ok(match from.message.ok_or(ConvertError::Missing("message"))? {
+        Message::Welcome(welcome) => PrimaryMessage::Welcome(Welcome {
+            epoch: Epoch(welcome.epoch),
+            primary: identity(welcome.primary.as_ref())?,
+            resume: welcome.resume_after.map_or(Resume::Base, |index| Resume::After(Index(index))),
+        }),
+        Message::Records(records) => PrimaryMessage::Records(Records {
+            epoch: Epoch(records.epoch),
+            committed: Index(records.committed),
+            frames: frames(records.pieces)?,
+        }),
+        Message::Refusal(refusal) => {
+            PrimaryMessage::Refusal(Refusal { epoch: Epoch(refusal.epoch), reason: refusal.reason })
+        }
+        Message::Base(base) => PrimaryMessage::Base(Base {
+            epoch: Epoch(base.epoch),
+            sync_id: SyncId(base.sync_id),
+            sync_point: position(base.sync_point.ok_or(ConvertError::Missing("sync_point"))?),
+            frames: frames(base.pieces)?,
+            queues: base
+                .queues
+                .iter()
+                .map(|queue| BacklogQueue {
+                    queue: QueueId(Index(queue.queue)),
+                    messages: queue.messages,
+                    bytes: queue.bytes,
+                })
+                .collect(),
+        }),
+    })
+}
+
+fn catch_up_to_wire(progress: CatchUpProgress) -> wire::CatchUp {
+    wire::CatchUp {
+        queues_done: progress.queues_done,
+        queues: progress.queues,
+        bytes_done: progress.bytes_done,
+        bytes: progress.bytes,
+    }
+}
+
+/// A node's snapshot as the operator sees it.
+pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) -> wire::Status {
+    let mut to = wire::Status {
+        cluster: cluster.to_owned(),
+        identity: Some(identity_to_wire(&status.me)),
+        epoch: status.epoch.0,
+        last: Some(position_to_wire(status.last)),
+        durable: status.durable.0,
+        committed: status.committed.0,
+        clean: status.is_clean(),
+        first: status.first.0,
+        in_sync: status.in_sync.iter().map(Member::to_string).collect(),
+        in_sync_epoch: status.last.epoch.0,
+        journal_stalled_ms: status.journal_stalled_ms,
+        message: status.failure.clone().unwrap_or_default(),
+        ..wire::Status::default()
+    };
+    match &status.role {
+        RoleStatus::Recovering => to.set_role(wire::Role::Recovering),
+        RoleStatus::Ended => to.set_role(wire::Role::Ended),
+        RoleStatus::Backup { primary, lost, catch_up } => {
+            to.set_role(match (primary, catch_up) {
+                (_, Some(_)) => wire::Role::CatchingUp,
+                (Some(_), None) => wire::Role::Backup,
+                (None, None) => wire::Role::Idle,
+            });
+            to.heard = Some(wire::HeardPrimary {
+                primary: primary.as_ref().map(identity_to_wire),
+                epoch: status.epoch.0,
+                lost: lost.map(|(since, reset)| wire::Lost { since_ms: since.as_millis() as u64, reset }),
+            });
+            to.catch_up = catch_up.map(catch_up_to_wire);
+        }
+        RoleStatus::Primary { since, held, isolated, followers, connections, queues, ready, unacknowledged } => {
+            to.set_role(wire::Role::Primary);
+            to.primary_for_ms = now.saturating_sub(*since).as_millis() as u64;
+            to.confirms_held = held.clone().unwrap_or_default();
+            if *isolated {
+                to.message = "isolated: no client is served".into();
+            }
+            to.followers = followers
+                .iter()
+                .map(|follower| wire::Follower {
+                    identity: Some(identity_to_wire(&follower.identity)),
+                    durable: follower.durable.0,
+                    in_sync: follower.in_sync,
+                    catch_up: None,
+                })
+                .collect();
+            to.counts = Some(wire::Counts {
+                connections: *connections,
+                queues: *queues,
+                ready: *ready,
+                unacknowledged: *unacknowledged,
+            });
+        }
+    }
+    to
+}
+
+/// What a peer says of itself, for the election. `now`: on the elector's own clock.
+pub(crate) fn report(from: &wire::Status, now: Duration) -> Result<election::Report, ConvertError> {
+    let identity = identity(from.identity.as_ref())?;
+    let recorded_set = from.in_sync.iter().map(|text| {
+        text.parse::<Member>().map_err(|_| ConvertError::Field { field: "in_sync", value: text.clone() })
+    });
+    let epoch = Epoch(from.epoch);
+    let role = match (from.role(), &from.heard) {
+        (wire::Role::Primary, _) => election::Role::Primary {
+            epoch,
+            stalled_for: Duration::from_millis(from.journal_stalled_ms),
+        },
+        (_, Some(wire::HeardPrimary { primary: Some(_), lost: None, .. })) => election::Role::Hears { epoch },
+        (_, Some(wire::HeardPrimary { lost: Some(lost), .. })) if epoch > Epoch(0) => election::Role::Lost {
+            epoch,
+            since: now.saturating_sub(Duration::from_millis(lost.since_ms)),
+            how: if lost.reset { election::Loss::Reset } else { election::Loss::Silent },
+        },
+        _ => election::Role::Idle,
+    };
+    Ok(election::Report {
+        identity,
+        known_epoch: epoch,
+        last: position(from.last.ok_or(ConvertError::Missing("last"))?),
+        state: if from.clean { election::StoreState::Clean } else { election::StoreState::Dirty },
+        recorded_set: recorded_set.collect::<Result<_, _>>()?,
+        role,
+    })
+}
+
+pub(super) fn replica_name(text: &str) -> Option<ReplicaName> {
+    (!text.is_empty()).then(|| ReplicaName::new(text))
+}

@@ -1,0 +1,21 @@
+//! The other replicas, over gRPC: what is served to them and to the operator, how this one follows, relays and asks.
+//! Wire types end here: everything inside speaks in domain types.
+
+mod control;
+mod convert;
+mod log_reads;
+mod relay;
+mod replica;
+mod tls;
+mod upstream;
+
+pub(crate) use control::ControlService;
+pub(crate) use convert::{report, status_to_wire};
+pub(crate) use log_reads::LogReads;
+pub(crate) use relay::relay;
+pub(crate) use replica::ReplicaService;
+pub(crate) use tls::{Tls, server_builder};
+pub(crate) use upstream::{Target, Upstream};
+
+/// The largest gRPC message taken: a frame with the largest body, and a batch's worth of others.
+pub(crate) const MAX_MESSAGE_BYTES: usize = understudy_record::MAX_BODY_BYTES + (32 << 20);

@@ -1,0 +1,95 @@
+//! Any broker is a door: a client that reaches a backup is relayed to the primary over the peers' own connection, so the
+//! primary knows that the client's address was given by a replica and not by anyone.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures::{Stream, StreamExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+use understudy_proto as wire;
+use understudy_proto::replica_client::ReplicaClient;
+
+use super::{MAX_MESSAGE_BYTES, Tls};
+use crate::amqp::Amqp;
+
+/// What is read from one side before it is passed on.
+const PIECE_BYTES: usize = 64 << 10;
+
+/// Pieces on their way in one direction; fullness reaches the sender's socket.
+const PIECES_IN_FLIGHT: usize = 16;
+
+/// Passes a client's bytes to the primary at `address` and back, until either side ends.
+pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str) -> Result<(), String> {
+    let peer = client.peer_addr().map_err(|error| error.to_string())?.to_string();
+    let channel = tls.connect(address).await.map_err(|error| error.to_string())?;
+    let mut replica = ReplicaClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
+    let first = wire::RelayBytes { client: peer, via: via.to_owned(), data: Bytes::new() };
+    sender.send(first).await.map_err(|error| error.to_string())?;
+    let answer = replica.relay(ReceiverStream::new(pieces)).await.map_err(|status| status.message().to_owned())?;
+    let (mut reading, mut writing) = client.into_split();
+    let upward = async {
+        let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
+        while reading.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {
+            let data = buffer.split().freeze();
+            if sender.send(wire::RelayBytes { data, ..wire::RelayBytes::default() }).await.is_err() {
+                return;
+            }
+            buffer.reserve(PIECE_BYTES);
+        }
+    };
+    let downward = async {
+        let mut answer = answer.into_inner();
+        while let Ok(Some(piece)) = answer.message().await {
+            if writing.write_all(&piece.data).await.is_err() {
+                return;
+            }
+        }
+        _ = writing.shutdown().await;
+    };
+    tokio::select! {
+        () = upward => {}
+        () = downward => {}
+    }
+    Ok(())
+}
+
+/// The primary's end: serves the relayed client like one of its own.
+pub(super) fn serve_relayed(
+    amqp: &Arc<Amqp>,
+    client: String,
+    first: Bytes,
+    mut incoming: Streaming<wire::RelayBytes>,
+) -> impl Stream<Item = Result<wire::RelayBytes, Status>> + Send + 'static {
+    let (outer, inner) = tokio::io::duplex(PIECE_BYTES * 4);
+    let (mut reading, mut writing): (tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>) =
+        tokio::io::split(outer);
+    tokio::spawn(amqp.clone().serve(inner, client));
+    tokio::spawn(async move {
+        if writing.write_all(&first).await.is_err() {
+            return;
+        }
+        while let Ok(Some(piece)) = incoming.message().await {
+            if writing.write_all(&piece.data).await.is_err() {
+                return;
+            }
+        }
+        _ = writing.shutdown().await;
+    });
+    let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
+    tokio::spawn(async move {
+        let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
+        while reading.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {
+            let data = buffer.split().freeze();
+            if sender.send(wire::RelayBytes { data, ..wire::RelayBytes::default() }).await.is_err() {
+                return;
+            }
+            buffer.reserve(PIECE_BYTES);
+        }
+    });
+    ReceiverStream::new(pieces).map(Ok)
+}

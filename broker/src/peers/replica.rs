@@ -1,0 +1,130 @@
+//! The `Replica` service: followers' streams, backlogs, relayed clients.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use futures::{Stream, StreamExt};
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+use understudy_proto as wire;
+use understudy_record::{Epoch, Index, QueueId};
+use understudy_replication::{StreamId, SyncId};
+
+use super::convert;
+use crate::amqp::Amqp;
+use crate::node::{BacklogRequest, Event, FollowerEvent};
+
+/// Backlog chunks on their way to one follower.
+const CHUNKS_IN_FLIGHT: usize = 4;
+
+pub(crate) struct ReplicaService {
+    pub(crate) cluster: String,
+    pub(crate) events: mpsc::Sender<Event>,
+    pub(crate) amqp: Arc<Amqp>,
+    next_stream: AtomicU64,
+}
+
+impl ReplicaService {
+    pub(crate) fn new(cluster: String, events: mpsc::Sender<Event>, amqp: Arc<Amqp>) -> Self {
+        Self { cluster, events, amqp, next_stream: AtomicU64::new(1) }
+    }
+}
+
+type Outgoing<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl wire::replica_server::Replica for ReplicaService {
+    type FollowStream = Outgoing<wire::PrimaryMessage>;
+    type FetchQueueStream = ReceiverStream<Result<wire::BacklogChunk, Status>>;
+    type RelayStream = Outgoing<wire::RelayBytes>;
+
+    async fn follow(
+        &self,
+        request: Request<Streaming<wire::FollowerMessage>>,
+    ) -> Result<Response<Self::FollowStream>, Status> {
+        let mut words = request.into_inner();
+        let Some(wire::FollowerMessage { message: Some(wire::follower_message::Message::Hello(hello)) }) =
+            words.message().await?
+        else {
+            return Err(Status::invalid_argument("a follower's first word is its hello"));
+        };
+        let hello = convert::hello(hello, &self.cluster)?;
+        let stream = StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed));
+        let (sender, messages) = mpsc::unbounded_channel();
+        let events = self.events.clone();
+        send(&events, stream, FollowerEvent::Hello(Box::new(hello), sender)).await?;
+        tokio::spawn(async move {
+            while let Ok(Some(word)) = words.message().await {
+                use wire::follower_message::Message;
+                let event = match word.message {
+                    Some(Message::Acknowledge(ack)) => FollowerEvent::Acknowledge(convert::acknowledge(&ack)),
+                    Some(Message::CaughtUp(caught_up)) => FollowerEvent::CaughtUp(Index(caught_up.floor)),
+                    Some(Message::Leaving(leaving)) => FollowerEvent::Leaving(leaving.reason),
+                    Some(Message::Hello(_)) | None => break,
+                };
+                if send(&events, stream, event).await.is_err() {
+                    return;
+                }
+            }
+            _ = send(&events, stream, FollowerEvent::Closed).await;
+        });
+        let messages = UnboundedReceiverStream::new(messages);
+        Ok(Response::new(Box::pin(messages.map(|message| Ok(convert::primary_message_to_wire(message))))))
+    }
+
+    async fn fetch_queue(
+        &self,
+        request: Request<wire::FetchQueueRequest>,
+    ) -> Result<Response<Self::FetchQueueStream>, Status> {
+        let request = request.into_inner();
+        let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let mut before = Index(u64::MAX);
+            loop {
+                let request = BacklogRequest {
+                    epoch: Epoch(request.epoch),
+                    sync_id: SyncId(request.sync_id),
+                    queue: QueueId(Index(request.queue)),
+                    before,
+                };
+                let chunk = fetch_chunk(&events, request).await;
+                let done = chunk.as_ref().map_or(true, |(chunk, _)| chunk.done);
+                if let Ok((_, lowest)) = &chunk {
+                    before = *lowest;
+                }
+                if sender.send(chunk.map(|(chunk, _)| chunk)).await.is_err() || done {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(chunks)))
+    }
+
+    async fn relay(&self, request: Request<Streaming<wire::RelayBytes>>) -> Result<Response<Self::RelayStream>, Status> {
+        let mut incoming = request.into_inner();
+        let first = incoming.message().await?.ok_or_else(|| Status::invalid_argument("an empty relay"))?;
+        let client = format!("{} (via {})", first.client, first.via);
+        let outgoing = super::relay::serve_relayed(&self.amqp, client, first.data, incoming);
+        Ok(Response::new(Box::pin(outgoing)))
+    }
+}
+
+async fn send(events: &mpsc::Sender<Event>, stream: StreamId, event: FollowerEvent) -> Result<(), Status> {
+    let sent = events.send(Event::Follower(stream, event)).await;
+    sent.map_err(|_| Status::unavailable("the broker is ending"))
+}
+
+async fn fetch_chunk(
+    events: &mpsc::Sender<Event>,
+    request: BacklogRequest,
+) -> Result<(wire::BacklogChunk, Index), Status> {
+    let (reply, answer) = oneshot::channel();
+    send(events, StreamId(0), FollowerEvent::Backlog { request, reply }).await?;
+    let answer = answer.await.map_err(|_| Status::unavailable("the broker is ending"))?;
+    let chunk = answer.map_err(Status::failed_precondition)?;
+    let pieces = chunk.frames.iter().flat_map(understudy_record::Frame::pieces).cloned().collect();
+    Ok((wire::BacklogChunk { as_of: chunk.as_of.0, pieces, done: chunk.done }, chunk.lowest))
+}

@@ -1,0 +1,83 @@
+//! From frames back to state: at a start, and when a demoted primary gives up what ran ahead of the commit.
+//!
+//! Records up to the highest committed index that any frame was stamped with are applied; the rest waits, in order, for
+//! the word of a primary, or for this replica's own election.
+
+use std::collections::VecDeque;
+
+use understudy_core::Core;
+use understudy_record::{Epoch, Frame, FrameKind, Index, Member, Position};
+use understudy_replication::History;
+
+/// The state that a log gives.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) core: Core,
+    /// Records after the last applied one, to the log's end.
+    pub(crate) pending: VecDeque<Frame>,
+    pub(crate) applied: Index,
+    pub(crate) history: History,
+    pub(crate) first: Index,
+    pub(crate) known_epoch: Epoch,
+    /// The in-sync set that the log last put into force (rule 7).
+    pub(crate) recorded_set: Vec<Member>,
+}
+
+/// Takes a log's frames in physical order.
+#[derive(Debug)]
+pub(crate) struct Rebuild {
+    core: Core,
+    pending: VecDeque<Frame>,
+    committed: Index,
+    applied: Index,
+    recorded_set: Vec<Member>,
+}
+
+impl Rebuild {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self {
+            core: Core::new(seed),
+            pending: VecDeque::new(),
+            committed: Index(0),
+            applied: Index(0),
+            recorded_set: Vec::new(),
+        }
+    }
+
+    pub(crate) fn take(&mut self, frame: Frame) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.committed = self.committed.max(frame.committed);
+        if let Some(set) = frame.in_sync_set() {
+            self.recorded_set = set;
+        }
+        match frame.kind {
+            FrameKind::Base => {
+                self.core.apply_base(frame.decode_base()?)?;
+                self.applied = self.applied.max(frame.position.index);
+            }
+            FrameKind::Record => self.pending.push_back(frame),
+        }
+        while let Some(frame) = self.pending.front()
+            && frame.position.index <= self.committed
+        {
+            self.core.apply(frame.position.index, &frame.decode_record()?)?;
+            self.applied = frame.position.index;
+            self.pending.pop_front();
+        }
+        Ok(())
+    }
+
+    /// `epochs`, `last`, `first`, `known_epoch`: as the journal has them.
+    pub(crate) fn finish(
+        self,
+        epochs: &[Position],
+        last: Position,
+        first: Index,
+        known_epoch: Epoch,
+    ) -> Result<Recovered, String> {
+        let history = History::new(epochs.to_vec(), last.index)
+            .filter(|history| history.last() == last)
+            .ok_or_else(|| format!("the log's epochs {epochs:?} do not lead to its end {last}"))?;
+        let Self { core, pending, applied, recorded_set, .. } = self;
+        Ok(Recovered { core, pending, applied, history, first, known_epoch, recorded_set })
+    }
+}

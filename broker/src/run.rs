@@ -1,0 +1,255 @@
+//! Starting and ending: the parts are made in the order in which they need each other, and each failure says what to do.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio_stream::wrappers::TcpListenerStream;
+use understudy_journal::{DirStorage, Journal, Options};
+use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
+use understudy_proto::control_server::ControlServer;
+use understudy_proto::replica_server::ReplicaServer;
+use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
+use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
+
+use crate::amqp::{Amqp, Authenticator, Doorway};
+use crate::config::{Config, LeasePlace};
+use crate::elector::BackupElector;
+use crate::http::Health;
+use crate::journal_thread::JournalHandle;
+use crate::kubernetes::Announcer;
+use crate::lease_requests::{self, LeaseRequests};
+use crate::metrics::Metrics;
+use crate::node::{self, ControlEvent, Event, NodeParts, Shared};
+use crate::peers::{ControlService, LogReads, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
+use crate::recovery::{Rebuild, Recovered};
+
+/// Events for the core thread that must not wait behind clients' commands: acknowledgements, the journal's reports, peers.
+const EVENT_INBOX: usize = 4096;
+
+/// Batches of clients' commands, each one read's worth at most: what a busy moment may pile up in memory.
+const CLIENT_INBOX: usize = 256;
+
+/// A Lease request that has not been answered by then counts as unknown.
+const LEASE_REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connections get so long to hear why they are closed, once the core thread has ended.
+const LAST_WORDS: Duration = Duration::from_millis(300);
+
+/// Runs one replica until it is told to end, or must.
+///
+/// # Errors
+/// If it cannot start, or had to give up its role (a failed disk): the text names cause and cure.
+pub fn run(config: Config) -> anyhow::Result<()> {
+    if config.exit_with_parent {
+        crate::parent::exit_when_parent_ends();
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let outcome = runtime.block_on(serve(Arc::new(config)));
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    outcome
+}
+
+async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let handle = tokio::runtime::Handle::current();
+    let tls = Tls::read(&config.tls_dir)?;
+    let authenticator = Arc::new(Authenticator::read(&config.users)?);
+    let metrics = Arc::new(Metrics::new()?);
+    let heartbeat = Arc::new(AtomicU64::new(0));
+    let (events, event_inbox) = mpsc::channel(EVENT_INBOX);
+    let (clients, client_inbox) = mpsc::channel(CLIENT_INBOX);
+
+    // Health answers while the log is being read.
+    let process = ProcessId(rand::random());
+    let nobody = Identity { name: config.name.clone(), store: StoreId(0), process };
+    let shared = Arc::new(Shared::new(nobody));
+    let http = listen(config.http_listen, "http-listen").await?;
+    let health = Health { shared: shared.clone(), metrics: metrics.clone(), started, heartbeat: heartbeat.clone() };
+    tokio::spawn(async move { axum::serve(http, crate::http::router(health)).await });
+    let grpc = listen(config.grpc_listen, "grpc-listen").await?;
+    let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;
+
+    let (directory, seed) = (config.data_dir.clone(), config.seed);
+    let (journal, recovered) = tokio::task::spawn_blocking(move || open_journal(&directory, seed)).await??;
+    let me = Identity { name: config.name.clone(), store: journal.store_id(), process };
+    tracing::info!(%me, version = env!("CARGO_PKG_VERSION"), "starting");
+
+    let (lease, kubernetes) = lease_store(&config).await?;
+    let reader = journal.reader();
+    let parts = NodeParts {
+        config: config.clone(),
+        me: me.clone(),
+        started,
+        journal: JournalHandle::start(journal, events.clone())?,
+        upstream: Upstream::new(config.cluster.clone(), me.clone(), tls.clone(), events.clone(), handle.clone()),
+        log_reads: LogReads::new(reader, events.clone(), handle.clone()),
+        lease_requests: LeaseRequests::new(lease.clone(), events.clone(), handle),
+        shared: shared.clone(),
+        heartbeat,
+    };
+    let (ended_sender, mut ended) = watch::channel(false);
+    node::spawn(parts, recovered, event_inbox, client_inbox, ended_sender)?;
+
+    let amqp = Arc::new(Amqp {
+        server: server_config(&config),
+        authenticator,
+        clients,
+        flow: shared.flow.subscribe(),
+        next_connection: std::sync::atomic::AtomicU64::new(1),
+        started,
+        metrics,
+    });
+    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp)?;
+    tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
+    let elector = BackupElector {
+        config: config.clone(),
+        started,
+        shared: shared.clone(),
+        tls: tls.clone(),
+        lease,
+        events: events.clone(),
+    };
+    tokio::spawn(elector.run());
+    if let (Some(client), LeasePlace::Kubernetes { namespace, pod_ip, .. }) = (kubernetes, &config.lease) {
+        let announcer = Announcer {
+            client,
+            namespace: namespace.clone(),
+            cluster: config.cluster.clone(),
+            pod: config.name.to_string(),
+            pod_ip: pod_ip.clone(),
+            shared: shared.clone(),
+        };
+        tokio::spawn(announcer.run());
+    }
+    let doorway = Doorway {
+        amqp,
+        shared: shared.clone(),
+        tls,
+        name: config.name.to_string(),
+        backup_connections: config.backup_connections,
+    };
+    tokio::spawn(Arc::new(doorway).listen(amqp_listener));
+
+    tokio::spawn(pass_signals(events));
+    _ = ended.wait_for(|ended| *ended).await;
+    tokio::time::sleep(LAST_WORDS).await;
+    match shared.failure() {
+        Some(reason) => Err(anyhow!(reason)),
+        None => Ok(()),
+    }
+}
+
+async fn listen(address: std::net::SocketAddr, option: &str) -> anyhow::Result<TcpListener> {
+    let listener = TcpListener::bind(address).await;
+    listener.with_context(|| format!("cannot listen on {address}; choose another address with --{option}"))
+}
+
+fn open_journal(directory: &Path, seed: u64) -> anyhow::Result<(Journal, Recovered)> {
+    let storage = Arc::new(DirStorage::open(directory)?);
+    let mut rebuild = Rebuild::new(seed);
+    let fresh = StoreId(rand::random());
+    let opened = Journal::open(storage, Options::default(), fresh, &mut |frame| rebuild.take(frame));
+    let (journal, recovery) = opened.with_context(|| format!("the log in {} cannot be opened", directory.display()))?;
+    if let Some(cut) = &recovery.cut {
+        tracing::warn!(segment = %cut.segment, offset = cut.offset, bytes = cut.bytes, "cut a torn tail: what was never confirmed");
+    }
+    let recovered = rebuild.finish(journal.epochs(), journal.last(), journal.first(), journal.known_epoch());
+    Ok((journal, recovered.map_err(anyhow::Error::msg)?))
+}
+
+async fn lease_store(config: &Config) -> anyhow::Result<(Arc<dyn LeaseStore>, Option<kube::Client>)> {
+    match &config.lease {
+        LeasePlace::Local(directory) => Ok((Arc::new(LocalLease::new(directory.clone())), None)),
+        LeasePlace::Kubernetes { namespace, name, .. } => {
+            let client = kube::Client::try_default().await;
+            let client = client.context("no access to the Kubernetes API: is this a pod with a service account?")?;
+            let lease = KubernetesLease::new(client.clone(), namespace, name, LEASE_REQUEST_TIMEOUT);
+            Ok((Arc::new(lease), Some(client)))
+        }
+    }
+}
+
+fn server_config(config: &Config) -> ServerConfig {
+    let short = |text: &'static str| ShortStr::from_static(text);
+    let long = |text: &str| FieldValue::Text(bytes::Bytes::copy_from_slice(text.as_bytes()));
+    let mut capabilities = FieldTable::new();
+    for name in [
+        "publisher_confirms",
+        "basic.nack",
+        "consumer_cancel_notify",
+        "connection.blocked",
+        "exchange_exchange_bindings",
+        "per_consumer_qos",
+        "authentication_failure_close",
+    ] {
+        capabilities.insert(short(name), FieldValue::Bool(true));
+    }
+    let mut properties = FieldTable::new();
+    properties.insert(short("capabilities"), FieldValue::Table(capabilities));
+    properties.insert(short("cluster_name"), long(&config.cluster));
+    properties.insert(short("node"), long(config.name.as_str()));
+    properties.insert(short("platform"), long("Rust"));
+    properties.insert(short("product"), long("Understudy"));
+    properties.insert(short("version"), long(env!("CARGO_PKG_VERSION")));
+    ServerConfig {
+        server_properties: properties,
+        mechanisms: vec!["PLAIN", "AMQPLAIN"],
+        max_message_bytes: config.max_message_size,
+        ..ServerConfig::default()
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts that the two services are made of, once")]
+fn serve_peers(
+    config: &Config,
+    tls: &Tls,
+    listener: TcpListener,
+    started: Instant,
+    shared: &Arc<Shared>,
+    events: &mpsc::Sender<Event>,
+    lease: &Arc<dyn LeaseStore>,
+    amqp: &Arc<Amqp>,
+) -> anyhow::Result<()> {
+    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp.clone());
+    let control = ControlService {
+        cluster: config.cluster.clone(),
+        started,
+        shared: shared.clone(),
+        events: events.clone(),
+        lease: lease.clone(),
+    };
+    let replica = ReplicaServer::new(replica)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let tls = tls.server();
+    let tls = server_builder().tls_config(tls).context("--tls-dir does not hold a certificate and its key")?;
+    let router = { tls }.add_service(replica).add_service(ControlServer::new(control));
+    tokio::spawn(async move {
+        if let Err(error) = router.serve_with_incoming(TcpListenerStream::new(listener)).await {
+            tracing::error!("the gRPC server ended: {error}");
+        }
+    });
+    Ok(())
+}
+
+/// SIGTERM and SIGINT mean: leave in good order.
+async fn pass_signals(events: mpsc::Sender<Event>) {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if events.send(Event::Control(ControlEvent::Shutdown)).await.is_err() {
+            return;
+        }
+    }
+}

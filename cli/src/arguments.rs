@@ -1,0 +1,162 @@
+//! What may be typed: the subcommands and their options, and which module each belongs to. Options are only read here;
+//! what they must satisfy is checked where they become a configuration (`dev::Config`).
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+#[derive(Debug, Parser)]
+#[command(name = "understudy", bin_name = bin_name(), version, about = "Understudy: a hot-standby AMQP broker")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a cluster of broker processes on this machine, on loopback, user and password guest
+    Dev(DevOptions),
+    /// Show who is primary, who is in sync and how far each replica is
+    Status(StatusOptions),
+    /// Kill the primary again and again under load, and count what was lost
+    Demo(DemoOptions),
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct DevOptions {
+    /// How many brokers, 1 to 9
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) replicas: u8,
+    /// Where data, certificates and logs go; kept, and started again on. Without it: a temporary directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// The first broker's AMQP port; the others take the ports after it. 0: any free ones
+    #[arg(long, value_name = "P", default_value_t = 5672)]
+    pub(crate) amqp_port: u16,
+    /// Below this many replicas in sync nothing is confirmed; default 2, or 1 with a single replica
+    #[arg(long, value_name = "M")]
+    pub(crate) min_in_sync: Option<u8>,
+    /// What a confirm waits for on each replica in sync
+    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    pub(crate) durability: Durability,
+    /// One JSON object a line on standard output; everything else goes to standard error
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The broker's executable; default: `understudy-broker` beside this one, then on PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) broker_bin: Option<PathBuf>,
+    /// Show the brokers' logs on standard error too
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durability {
+    /// On disk
+    Fsync,
+    /// In memory
+    Replicated,
+}
+
+impl Durability {
+    /// As the broker's `--durability` takes it.
+    pub(crate) fn as_argument(self) -> &'static str {
+        match self {
+            Self::Fsync => "fsync",
+            Self::Replicated => "replicated",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusOptions {
+    /// The BrokerCluster's name
+    #[arg(value_name = "NAME", required_unless_present = "dir", conflicts_with = "dir")]
+    pub(crate) name: Option<String>,
+    /// The namespace; default: the current context's
+    #[arg(long, short, value_name = "NS", conflicts_with = "dir")]
+    pub(crate) namespace: Option<String>,
+    /// A directory of `understudy dev` instead of a cluster in Kubernetes
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// One JSON document instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// How many times the primary is killed
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub(crate) kills: u32,
+    /// How many brokers, 2 to 9
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) replicas: u8,
+    /// Least time between two kills, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    pub(crate) interval_ms: u64,
+    /// Messages a second the publisher aims at
+    #[arg(long, value_name = "RATE", default_value_t = 2000)]
+    pub(crate) rate: u32,
+    /// Keep data and logs there instead of in a temporary directory
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// What a confirm waits for on each replica in sync
+    #[arg(long, value_enum, default_value_t = Durability::Fsync)]
+    pub(crate) durability: Durability,
+    /// One JSON document on standard output instead of the closing table
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The broker's executable; default: `understudy-broker` beside this one, then on PATH
+    #[arg(long, value_name = "PATH")]
+    pub(crate) broker_bin: Option<PathBuf>,
+    /// Show the brokers' logs on standard error too
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+impl Arguments {
+    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+        tracing_subscriber::fmt()
+            .with_writer(std::io::stderr)
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .init();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        match self.command {
+            Command::Dev(options) => runtime.block_on(crate::dev::run(options)),
+            Command::Status(options) => runtime.block_on(crate::status::run(options)),
+            Command::Demo(options) => runtime.block_on(crate::demo::run(options)),
+        }
+    }
+}
+
+/// kubectl runs plugins under their file's name: then usage lines say `kubectl understudy`.
+fn bin_name() -> &'static str {
+    let called_as = std::env::args_os().next().map(PathBuf::from);
+    match called_as.as_deref().and_then(|path| path.file_stem()) {
+        Some(stem) if stem == "kubectl-understudy" => "kubectl understudy",
+        _ => "understudy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn status_wants_a_name_or_a_directory_and_not_both() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("understudy status").is_err());
+        assert!(parse("understudy status orders --dir x").is_err());
+        assert!(parse("understudy status -n shop orders").is_ok());
+        assert!(parse("understudy status --dir x --json").is_ok());
+    }
+}

@@ -1,0 +1,23 @@
+//! `understudy`, the command line. Reads the arguments, hands them to one subcommand, turns its outcome into an exit code.
+//! Installed under the name `kubectl-understudy` it is also `kubectl understudy`.
+
+mod arguments;
+mod cluster_file;
+mod control;
+mod demo;
+mod dev;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    match arguments::Arguments::parse().run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("understudy: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! The `BrokerCluster` custom resource, `understudy.dev/v1alpha1`.
+//!
+//! Two shapes of the same thing. [`BrokerCluster`] is what the API server stores: serde and schemars types, every field
+//! as a person may have written it. [`ValidatedCluster`] is what the operator builds from: made only by
+//! [`ValidatedCluster::parse`], with durations, quantities and defaults resolved, so that no later step has to doubt it.
+//! The API server refuses most mistakes already, by the schema and CEL rules of `yaml/brokercluster.yaml` (generated from
+//! these types; a test fails if it is stale); the parse repeats them, because an old object may predate a rule.
+//!
+//! What this crate does not do: it speaks to no API server and knows no other Kubernetes object.
+
+mod amount;
+mod spec;
+mod status;
+mod validated;
+
+pub use amount::{Amount, AmountError, Quantity};
+pub use spec::{
+    BackupConnections, BrokerCluster, BrokerClusterSpec, Clients, Durability, Failover, Primary, PullPolicy, Resources,
+    Storage,
+};
+pub use status::{
+    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, ReplicaRole, ReplicaStatus,
+    Timestamp,
+};
+pub use validated::{
+    ClusterName, FORCE_RECOVERY_ANNOTATION, FailoverTimes, InvalidCluster, MAX_NAME_BYTES, ResourceAmounts,
+    ValidatedCluster,
+};

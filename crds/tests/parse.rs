@@ -1,0 +1,191 @@
+//! What the parse makes of specs, by table.
+
+use std::time::Duration;
+
+use expect_test::{Expect, expect};
+use understudy_crds::{Amount, BrokerCluster, ValidatedCluster};
+
+fn cluster(spec: &str) -> BrokerCluster {
+    let spec = spec.lines().map(|line| format!("  {line}\n")).collect::<String>();
+    let yaml = format!(
+        "apiVersion: understudy.dev/v1alpha1\nkind: BrokerCluster\nmetadata: {{name: orders, namespace: shop, uid: u-1, generation: 4}}\nspec:\n{spec}"
+    );
+    serde_yaml::from_str(&yaml).unwrap()
+}
+
+fn parse(spec: &str) -> ValidatedCluster {
+    ValidatedCluster::parse(&cluster(spec)).unwrap_or_else(|error| panic!("{spec}: {error}"))
+}
+
+fn refused(spec: &str, expected: Expect) {
+    let error = ValidatedCluster::parse(&cluster(spec)).expect_err(spec);
+    expected.assert_eq(&error.to_string());
+}
+
+#[test]
+fn an_empty_spec_is_a_cluster_of_three() {
+    let parsed = parse("{}");
+    expect![[r#"
+        ValidatedCluster {
+            name: ClusterName(
+                "orders",
+            ),
+            namespace: "shop",
+            uid: "u-1",
+            generation: Some(
+                4,
+            ),
+            replicas: 3,
+            min_in_sync: 2,
+            image: None,
+            image_pull_policy: IfNotPresent,
+            durability: Fsync,
+            storage_size: Amount(
+                "8Gi",
+            ),
+            storage_class: None,
+            resources: ResourceAmounts {
+                requests: {
+                    "cpu": Amount(
+                        "200m",
+                    ),
+                    "memory": Amount(
+                        "512Mi",
+                    ),
+                },
+                limits: {
+                    "cpu": Amount(
+                        "2",
+                    ),
+                    "memory": Amount(
+                        "1Gi",
+                    ),
+                },
+            },
+            failover: FailoverTimes {
+                lease_duration: 5s,
+                backup_timeout: 2s,
+                stall_timeout: 10s,
+            },
+            backup_connections: Relay,
+            preferred_primary: None,
+            forced_recovery: None,
+        }
+    "#]]
+    .assert_debug_eq(&parsed);
+}
+
+#[test]
+fn min_in_sync_follows_replicas_where_it_is_absent() {
+    for (spec, expected) in
+        [("replicas: 1", 1), ("replicas: 2", 2), ("replicas: 5", 2), ("{replicas: 5, minInSync: 4}", 4)]
+    {
+        assert_eq!(parse(spec).min_in_sync, expected, "{spec}");
+    }
+}
+
+#[test]
+fn times_are_read() {
+    let times = parse("failover: {leaseDuration: 1m, backupTimeout: 500ms, stallTimeout: 3s}").failover;
+    assert_eq!(times.lease_duration, Duration::from_secs(60));
+    assert_eq!(times.backup_timeout, Duration::from_millis(500));
+    assert_eq!(times.stall_timeout, Duration::from_secs(3));
+}
+
+/// K12: a quota refuses a container that leaves a request or a limit open.
+#[test]
+fn requests_and_limits_are_both_set_whatever_is_given() {
+    let table = [
+        ("resources: {requests: {cpu: 4}}", ["4", "512Mi", "4", "1Gi"]),
+        ("resources: {requests: {memory: 100Mi}}", ["200m", "100Mi", "2", "1Gi"]),
+        ("resources: {limits: {cpu: 100m, memory: 4Gi}}", ["100m", "512Mi", "100m", "4Gi"]),
+        ("resources: {requests: {memory: 2Gi}, limits: {memory: 2Gi}}", ["200m", "2Gi", "2", "2Gi"]),
+    ];
+    for (spec, [cpu, memory, cpu_limit, memory_limit]) in table {
+        let resources = parse(spec).resources;
+        assert_eq!(resources.requests["cpu"], Amount::new(cpu), "{spec}");
+        assert_eq!(resources.requests["memory"], Amount::new(memory), "{spec}");
+        assert_eq!(resources.limits["cpu"], Amount::new(cpu_limit), "{spec}");
+        assert_eq!(resources.limits["memory"], Amount::new(memory_limit), "{spec}");
+    }
+}
+
+#[test]
+fn impossible_values_are_refused_with_cause_and_cure() {
+    refused("replicas: 0", expect!["spec.replicas is 0: choose 1 to 9"]);
+    refused("replicas: 300", expect!["spec.replicas is 300: choose 1 to 9"]);
+    refused(
+        "{replicas: 2, minInSync: 3}",
+        expect!["spec.minInSync is 3 with spec.replicas 2: choose 1 to 2, or no message could ever be confirmed"],
+    );
+    refused(
+        "minInSync: 0",
+        expect!["spec.minInSync is 0 with spec.replicas 3: choose 1 to 3, or no message could ever be confirmed"],
+    );
+    refused(
+        "storage: {size: 8gigs}",
+        expect![[
+            r#"spec.storage.size: "8gigs" is not a quantity (write a number and an optional unit, like 500m, 2 or 8Gi)"#
+        ]],
+    );
+    refused("storage: {size: 0}", expect!["spec.storage.size is zero: give it a size"]);
+    refused(
+        "resources: {requests: {memory: 2Gi}, limits: {memory: 1Gi}}",
+        expect!["spec.resources: the request for memory, 2Gi, is greater than its limit, 1Gi"],
+    );
+    refused("resources: {limits: {cpu: 0}}", expect!["spec.resources.limits.cpu is zero: give it a size"]);
+    refused(
+        "resources: {limits: {cpu: many}}",
+        expect![[
+            r#"spec.resources.limits.cpu: "many" is not a quantity (write a number and an optional unit, like 500m, 2 or 8Gi)"#
+        ]],
+    );
+    refused(
+        "failover: {leaseDuration: '5'}",
+        expect![[r#"spec.failover.leaseDuration "5" is not a time: write a whole number and ms, s or m, like 500ms"#]],
+    );
+    refused(
+        "failover: {leaseDuration: 99999999999999999999m}",
+        expect![[
+            r#"spec.failover.leaseDuration "99999999999999999999m" is not a time: write a whole number and ms, s or m, like 500ms"#
+        ]],
+    );
+    refused(
+        "failover: {backupTimeout: 1ms}",
+        expect!["spec.failover.backupTimeout is 1ms: choose between 200ms and 300s"],
+    );
+    refused(
+        "failover: {leaseDuration: 1s}",
+        expect![
+            "spec.failover.backupTimeout is longer than spec.failover.leaseDuration: a lost backup would hold confirms for longer than a lost primary would"
+        ],
+    );
+    refused(
+        "primary: {preferred: orders-3}",
+        expect![[r#"spec.primary.preferred "orders-3" is none of the cluster's pods: orders-0 to orders-2"#]],
+    );
+}
+
+#[test]
+fn names_that_do_not_fit_are_refused() {
+    for name in ["", "9lives", "Orders", "orders-", "or.ders", "orders_1", &"o".repeat(41)] {
+        let mut cluster = cluster("{}");
+        cluster.metadata.name = Some(name.to_owned());
+        assert!(ValidatedCluster::parse(&cluster).is_err(), "{name}");
+    }
+    let mut longest = cluster("{}");
+    longest.metadata.name = Some("o".repeat(40));
+    assert!(ValidatedCluster::parse(&longest).is_ok());
+}
+
+#[test]
+fn a_forced_recovery_names_its_epoch() {
+    let with = |text: &str| {
+        let mut cluster = cluster("{}");
+        cluster.metadata.annotations = Some([("understudy.dev/force-recovery".to_owned(), text.to_owned())].into());
+        ValidatedCluster::parse(&cluster)
+    };
+    assert_eq!(with("7").unwrap().forced_recovery, Some(7));
+    expect![[r#"annotation understudy.dev/force-recovery is "true": give the epoch that the status shows, a number"#]]
+        .assert_eq(&with("true").unwrap_err().to_string());
+}

@@ -1,0 +1,187 @@
+//! Step 4: makes the API server's objects those that were built, by server-side apply, and writes nothing that is there
+//! already. Needs a client. Its result, [`Applied`], is the only thing the status may say of the objects.
+
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use understudy_crds::ValidatedCluster;
+
+use crate::build::{Built, Mode, Prepared, TlsMaterial};
+use crate::covers::{HASH_ANNOTATION, covers, hash};
+use crate::names::{FIELD_MANAGER, Names};
+
+/// What is known of a cluster's objects once they are applied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Applied {
+    pub tls: TlsMaterial,
+    pub workload: Workload,
+}
+
+/// The StatefulSet as the API server returned it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Workload {
+    /// Pods that exist.
+    pub pods: i32,
+    /// Revision that pods should have, once the controller has seen the newest template.
+    pub update_revision: Option<String>,
+    /// Why a pod could not be made.
+    pub pods_refused: Option<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error("cannot {verb} {kind} {name}: {source}")]
+    Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
+    #[error("{kind} {name} exists and belongs to something else ({owner}): rename the cluster, or remove that object")]
+    Taken { kind: String, name: String, owner: String },
+    #[error("{kind} {name} as the API server has it cannot be read: {source}")]
+    Decode { kind: String, name: String, source: serde_json::Error },
+}
+
+/// What happened to one object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Unchanged,
+    Written,
+}
+
+/// # Errors
+/// The first object that cannot be applied; those before it are.
+pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) -> Result<Applied, ApplyError> {
+    let mut workload = Workload::default();
+    let set_name = Names::of(&cluster.name).stateful_set();
+    let mut written = 0_u32;
+    for prepared in &built.objects {
+        let (outcome, live) = apply_one(client, cluster, prepared).await?;
+        written += u32::from(outcome == Outcome::Written);
+        if let (Some(live), "StatefulSet") = (live, prepared.resource.kind.as_str()) {
+            workload = read_workload(live, &set_name)?;
+        }
+    }
+    for (claim, size) in &built.claims_to_grow {
+        grow(client, &cluster.namespace, claim, size).await?;
+        written += 1;
+    }
+    if written > 0 {
+        tracing::info!(cluster = %cluster.name, namespace = %cluster.namespace, written, "objects written");
+    }
+    crate::metrics::OBJECTS_WRITTEN.inc_by(u64::from(written));
+    Ok(Applied { tls: built.tls, workload })
+}
+
+async fn apply_one(
+    client: &Client,
+    cluster: &ValidatedCluster,
+    prepared: &Prepared,
+) -> Result<(Outcome, Option<Value>), ApplyError> {
+    let Prepared { resource, name, mode, .. } = prepared;
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &cluster.namespace, resource);
+    let failed = |verb| {
+        move |source| ApplyError::Api { verb, kind: resource.kind.clone(), name: name.clone(), source: Box::new(source) }
+    };
+    let live = api.get_opt(name).await.map_err(failed("read"))?;
+    if let Some(live) = &live {
+        check_owner(cluster, prepared, live)?;
+    }
+    match (mode, live) {
+        (Mode::Absent, None) => Ok((Outcome::Unchanged, None)),
+        (Mode::Absent, Some(live)) => {
+            let preconditions = Preconditions { uid: live.uid(), resource_version: None };
+            let params = DeleteParams::default().preconditions(preconditions);
+            api.delete(name, &params).await.map_err(failed("delete"))?;
+            Ok((Outcome::Written, None))
+        }
+        (Mode::CreateOnly, Some(_)) => Ok((Outcome::Unchanged, None)),
+        (Mode::CreateOnly, None) => {
+            let object: DynamicObject = decode(prepared, prepared.value.clone())?;
+            match api.create(&PostParams::default(), &object).await {
+                Ok(_) => Ok((Outcome::Written, None)),
+                // The primary was faster.
+                Err(kube::Error::Api(status)) if status.code == 409 => Ok((Outcome::Unchanged, None)),
+                Err(error) => Err(failed("create")(error)),
+            }
+        }
+        (Mode::Apply, live) => {
+            let desired = with_hash(&prepared.value);
+            let live = live.map(|live| encode(prepared, &live)).transpose()?;
+            if let Some(live) = live.filter(|live| covers(live, &desired)) {
+                return Ok((Outcome::Unchanged, Some(live)));
+            }
+            let params = PatchParams::apply(FIELD_MANAGER).force();
+            let applied = api.patch(name, &params, &Patch::Apply(&desired)).await.map_err(failed("apply"))?;
+            Ok((Outcome::Written, Some(encode(prepared, &applied)?)))
+        }
+    }
+}
+
+/// An object under our name that another controller owns, an earlier cluster of the same name included, is left alone; so
+/// is one that a person made.
+fn check_owner(cluster: &ValidatedCluster, prepared: &Prepared, live: &DynamicObject) -> Result<(), ApplyError> {
+    let controller = live.owner_references().iter().find(|owner| owner.controller == Some(true));
+    let owner = match controller {
+        Some(owner) if owner.uid == cluster.uid => return Ok(()),
+        Some(owner) => format!("{} {}, uid {}", owner.kind, owner.name, owner.uid),
+        // Brokers create the EndpointSlice without an owner if they are faster than we.
+        None if prepared.mode == Mode::CreateOnly => return Ok(()),
+        None => "it has no owner".to_owned(),
+    };
+    Err(ApplyError::Taken { kind: prepared.resource.kind.clone(), name: prepared.name.clone(), owner })
+}
+
+fn with_hash(value: &Value) -> Value {
+    let mut desired = value.clone();
+    let hash = hash(value);
+    if let Some(metadata) = desired.get_mut("metadata").and_then(Value::as_object_mut) {
+        let annotations = metadata.entry("annotations").or_insert_with(|| json!({}));
+        if let Some(annotations) = annotations.as_object_mut() {
+            annotations.insert(HASH_ANNOTATION.into(), hash.into());
+        }
+    }
+    desired
+}
+
+fn encode(prepared: &Prepared, object: &DynamicObject) -> Result<Value, ApplyError> {
+    let mut value = serde_json::to_value(object).map_err(|source| undecodable(prepared, source))?;
+    // Items of a list come without them; we asked for this kind.
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("apiVersion".into(), prepared.resource.api_version.clone().into());
+        fields.insert("kind".into(), prepared.resource.kind.clone().into());
+    }
+    Ok(value)
+}
+
+fn decode<T: serde::de::DeserializeOwned>(prepared: &Prepared, value: Value) -> Result<T, ApplyError> {
+    serde_json::from_value(value).map_err(|source| undecodable(prepared, source))
+}
+
+fn undecodable(prepared: &Prepared, source: serde_json::Error) -> ApplyError {
+    ApplyError::Decode { kind: prepared.resource.kind.clone(), name: prepared.name.clone(), source }
+}
+
+fn read_workload(live: Value, name: &str) -> Result<Workload, ApplyError> {
+    let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: name.to_owned(), source };
+    let set: StatefulSet = serde_json::from_value(live).map_err(decode)?;
+    let seen = set.status.as_ref().and_then(|status| status.observed_generation);
+    let current = seen.is_some() && seen == set.metadata.generation;
+    let status = set.status.unwrap_or_default();
+    Ok(Workload {
+        pods: status.replicas,
+        update_revision: status.update_revision.filter(|_| current),
+        pods_refused: None,
+    })
+}
+
+async fn grow(client: &Client, namespace: &str, claim: &str, size: &str) -> Result<(), ApplyError> {
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let patch = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    let failed = |source| ApplyError::Api {
+        verb: "grow",
+        kind: "PersistentVolumeClaim".into(),
+        name: claim.to_owned(),
+        source: Box::new(source),
+    };
+    api.patch(claim, &PatchParams::default(), &Patch::Merge(&patch)).await.map_err(failed)?;
+    Ok(())
+}

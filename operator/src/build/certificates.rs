@@ -1,0 +1,312 @@
+//! The cluster's own certificate authority, and the one certificate that brokers and operator show each other.
+//!
+//! The authority's key lies in a Secret of its own that no pod mounts. Certificates are renewed when two thirds of their
+//! life are over; a new authority is trusted beside the old one, so that peers with either certificate go on talking.
+//! When a certificate ends and who issued it is kept in annotations: nothing here parses X.509.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use sha2::{Digest, Sha256};
+use time::format_description::well_known::Rfc3339;
+use time::{Duration, OffsetDateTime};
+use understudy_crds::ValidatedCluster;
+
+use crate::dereference::Observed;
+use crate::names::{Names, metadata};
+
+const AUTHORITY_LIFE: Duration = Duration::days(10 * 365);
+const CERTIFICATE_LIFE: Duration = Duration::days(365);
+/// A node's clock may be behind the operator's.
+const BACKDATED: Duration = Duration::hours(1);
+
+const RENEW_AFTER_ANNOTATION: &str = "understudy.dev/renew-after";
+/// On the certificate's Secret: fingerprint of the authority that issued it.
+const ISSUER_ANNOTATION: &str = "understudy.dev/issuer";
+/// On the certificate's Secret: the names it was issued for.
+const HOSTS_ANNOTATION: &str = "understudy.dev/hosts";
+
+const AUTHORITY_CERTIFICATE: &str = "ca.crt";
+const AUTHORITY_KEY: &str = "ca.key";
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+
+/// What a gRPC connection to a broker needs, as PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TlsMaterial {
+    /// One authority, or the new and the old one.
+    pub authorities: String,
+    pub certificate: String,
+    pub key: String,
+}
+
+impl fmt::Debug for TlsMaterial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsMaterial(..)") // it holds a private key
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("Secret {secret}: {key} is absent or not text in PEM; delete the Secret to have new certificates made")]
+    Unreadable { secret: String, key: &'static str },
+    #[error("cannot write a date: {0}")]
+    Date(#[from] time::error::Format),
+}
+
+pub(super) struct Certificates {
+    pub(super) authority_secret: Secret,
+    pub(super) tls_secret: Secret,
+    pub(super) material: TlsMaterial,
+}
+
+struct Authority {
+    certificate: String,
+    /// Of the authority before, still trusted.
+    previous: Option<String>,
+    key: KeyPair,
+    renew_after: String,
+}
+
+pub(super) fn build(
+    cluster: &ValidatedCluster,
+    observed: &Observed,
+    now: OffsetDateTime,
+) -> Result<Certificates, CertificateError> {
+    let names = Names::of(&cluster.name);
+    let authority = match &observed.authority_secret {
+        Some(secret) => kept_authority(secret, now)?,
+        None => new_authority(None, now)?,
+    };
+    let issuer = fingerprint(&authority.certificate);
+    let hosts = hosts(cluster);
+    let kept = observed.tls_secret.as_ref().filter(|secret| {
+        annotation(secret, ISSUER_ANNOTATION) == Some(issuer.as_str())
+            && annotation(secret, HOSTS_ANNOTATION) == Some(hosts.join(",").as_str())
+            && !is_due(annotation(secret, RENEW_AFTER_ANNOTATION), now)
+    });
+    let (certificate, key, renew_after) = match kept {
+        Some(secret) => (
+            text(secret, CERTIFICATE)?,
+            text(secret, KEY)?,
+            annotation(secret, RENEW_AFTER_ANNOTATION).unwrap_or_default().to_owned(),
+        ),
+        None => issue(&authority, &hosts, now)?,
+    };
+    let authorities =
+        [Some(authority.certificate.as_str()), authority.previous.as_deref()].into_iter().flatten().collect::<String>();
+
+    let authority_secret = secret(
+        cluster,
+        names.authority_secret(),
+        &[(AUTHORITY_CERTIFICATE, &authorities), (AUTHORITY_KEY, &authority.key.serialize_pem())],
+        &[(RENEW_AFTER_ANNOTATION, &authority.renew_after)],
+    );
+    let tls_secret = secret(
+        cluster,
+        names.tls_secret(),
+        &[(AUTHORITY_CERTIFICATE, &authorities), (CERTIFICATE, &certificate), (KEY, &key)],
+        &[
+            (RENEW_AFTER_ANNOTATION, &renew_after),
+            (ISSUER_ANNOTATION, &issuer),
+            (HOSTS_ANNOTATION, &hosts.join(",")),
+        ],
+    );
+    Ok(Certificates { authority_secret, tls_secret, material: TlsMaterial { authorities, certificate, key } })
+}
+
+/// Every name under which a broker may be dialled.
+fn hosts(cluster: &ValidatedCluster) -> Vec<String> {
+    let names = Names::of(&cluster.name);
+    let mut hosts = vec!["localhost".to_owned()];
+    for service in [format!("*.{}", names.nodes_service()), names.failover_service(), names.any_service()] {
+        let full = format!("{service}.{}.svc", cluster.namespace);
+        hosts.push(format!("{full}.cluster.local"));
+        hosts.push(full);
+    }
+    hosts
+}
+
+fn kept_authority(secret: &Secret, now: OffsetDateTime) -> Result<Authority, CertificateError> {
+    let bundle = text(secret, AUTHORITY_CERTIFICATE)?;
+    let mut certificates = split_pem(&bundle);
+    if certificates.is_empty() {
+        return Err(unreadable(secret, AUTHORITY_CERTIFICATE));
+    }
+    let certificate = certificates.remove(0);
+    let renew_after = annotation(secret, RENEW_AFTER_ANNOTATION);
+    if is_due(renew_after, now) {
+        return new_authority(Some(certificate), now);
+    }
+    let key = KeyPair::from_pem(&text(secret, AUTHORITY_KEY)?).map_err(|_| unreadable(secret, AUTHORITY_KEY))?;
+    let previous = certificates.into_iter().next();
+    Ok(Authority { certificate, previous, key, renew_after: renew_after.unwrap_or_default().to_owned() })
+}
+
+fn new_authority(previous: Option<String>, now: OffsetDateTime) -> Result<Authority, CertificateError> {
+    let key = KeyPair::generate()?;
+    let mut params = authority_params();
+    (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
+    let certificate = params.self_signed(&key)?.pem();
+    Ok(Authority { certificate, previous, key, renew_after: renew_after(now, AUTHORITY_LIFE)? })
+}
+
+/// The subject, the same for each authority: with the key it is all that an issued certificate takes from its issuer.
+fn authority_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name("understudy authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn issue(
+    authority: &Authority,
+    hosts: &[String],
+    now: OffsetDateTime,
+) -> Result<(String, String, String), CertificateError> {
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(hosts)?;
+    params.distinguished_name = common_name("understudy broker");
+    (params.not_before, params.not_after) = (now - BACKDATED, now + CERTIFICATE_LIFE);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.use_authority_key_identifier_extension = true;
+    let issuer_params = authority_params();
+    let certificate = params.signed_by(&key, &Issuer::from_params(&issuer_params, &authority.key))?;
+    Ok((certificate.pem(), key.serialize_pem(), renew_after(now, CERTIFICATE_LIFE)?))
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+fn renew_after(now: OffsetDateTime, life: Duration) -> Result<String, time::error::Format> {
+    let date: OffsetDateTime = now + life * 2 / 3;
+    date.replace_nanosecond(0).unwrap_or(date).format(&Rfc3339)
+}
+
+/// A date that is absent or unreadable has come.
+fn is_due(renew_after: Option<&str>, now: OffsetDateTime) -> bool {
+    renew_after.and_then(|text| OffsetDateTime::parse(text, &Rfc3339).ok()).is_none_or(|date| date <= now)
+}
+
+fn fingerprint(certificate: &str) -> String {
+    Sha256::digest(certificate.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn split_pem(bundle: &str) -> Vec<String> {
+    const END: &str = "-----END CERTIFICATE-----";
+    let whole = bundle.split_inclusive(END).filter(|part| part.ends_with(END));
+    whole.map(|part| format!("{}\n", part.trim_start())).collect()
+}
+
+fn annotation<'a>(secret: &'a Secret, key: &str) -> Option<&'a str> {
+    secret.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+fn text(secret: &Secret, key: &'static str) -> Result<String, CertificateError> {
+    let bytes = secret.data.as_ref().and_then(|data| data.get(key));
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
+    text.filter(|text| text.contains("-----BEGIN")).ok_or_else(|| unreadable(secret, key))
+}
+
+fn unreadable(secret: &Secret, key: &'static str) -> CertificateError {
+    CertificateError::Unreadable { secret: secret.metadata.name.clone().unwrap_or_default(), key }
+}
+
+fn secret(
+    cluster: &ValidatedCluster,
+    name: String,
+    data: &[(&str, &str)],
+    annotations: &[(&str, &str)],
+) -> Secret {
+    let mut metadata = metadata(cluster, name);
+    metadata.annotations = Some(annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
+    let data: BTreeMap<_, _> =
+        data.iter().map(|(key, text)| ((*key).to_owned(), ByteString(text.as_bytes().to_vec()))).collect();
+    Secret { metadata, data: Some(data), type_: Some("Opaque".into()), ..Secret::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::validate::{Defaults, validate};
+
+    fn cluster() -> ValidatedCluster {
+        let json = serde_json::json!({
+            "apiVersion": "understudy.dev/v1alpha1", "kind": "BrokerCluster",
+            "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
+        });
+        let object = serde_json::from_value(json).unwrap();
+        validate(&object, &Defaults { broker_image: "broker".into() }).unwrap().cluster
+    }
+
+    fn day(number: i64) -> OffsetDateTime {
+        OffsetDateTime::UNIX_EPOCH + Duration::days(20_000 + number)
+    }
+
+    /// Builds at `now` on what an earlier build left.
+    fn again(before: &Certificates, now: OffsetDateTime) -> Certificates {
+        let observed = Observed {
+            authority_secret: Some(before.authority_secret.clone()),
+            tls_secret: Some(before.tls_secret.clone()),
+            ..Observed::default()
+        };
+        build(&cluster(), &observed, now).unwrap()
+    }
+
+    #[test]
+    fn kept_until_two_thirds_of_its_life_are_over() {
+        let first = build(&cluster(), &Observed::default(), day(0)).unwrap();
+        let second = again(&first, day(243));
+        assert_eq!(second.authority_secret, first.authority_secret);
+        assert_eq!(second.tls_secret, first.tls_secret);
+        let third = again(&second, day(244));
+        assert_eq!(third.authority_secret, first.authority_secret);
+        assert_ne!(third.material.certificate, first.material.certificate);
+        assert_eq!(third.material.authorities, first.material.authorities);
+    }
+
+    /// K20: peers with a certificate of either authority trust each other.
+    #[test]
+    fn a_new_authority_is_trusted_beside_the_old_one() {
+        let first = build(&cluster(), &Observed::default(), day(0)).unwrap();
+        let renewed = again(&first, day(2_434));
+        assert_eq!(split_pem(&renewed.material.authorities).len(), 2);
+        assert!(renewed.material.authorities.ends_with(&first.material.authorities));
+        assert_ne!(renewed.material.certificate, first.material.certificate);
+        let kept = again(&renewed, day(2_435));
+        assert_eq!(kept.tls_secret, renewed.tls_secret);
+        assert_eq!(kept.authority_secret, renewed.authority_secret);
+    }
+
+    #[test]
+    fn a_damaged_secret_is_an_error_that_names_the_cure() {
+        let first = build(&cluster(), &Observed::default(), day(0)).unwrap();
+        let mut damaged = first.authority_secret.clone();
+        damaged.data.get_or_insert_default().insert("ca.key".into(), ByteString(b"no key".to_vec()));
+        let observed = Observed { authority_secret: Some(damaged), ..Observed::default() };
+        let error = build(&cluster(), &observed, day(1)).err().unwrap();
+        expect_test::expect!["Secret orders-ca: ca.key is absent or not text in PEM; delete the Secret to have new certificates made"]
+            .assert_eq(&error.to_string());
+    }
+
+    #[test]
+    fn named_for_every_way_a_broker_is_dialled() {
+        let first = build(&cluster(), &Observed::default(), day(0)).unwrap();
+        expect_test::expect!["localhost,*.orders-nodes.shop.svc.cluster.local,*.orders-nodes.shop.svc,orders.shop.svc.cluster.local,orders.shop.svc,orders-any.shop.svc.cluster.local,orders-any.shop.svc"]
+            .assert_eq(annotation(&first.tls_secret, HOSTS_ANNOTATION).unwrap());
+        assert_eq!(format!("{:?}", first.material), "TlsMaterial(..)");
+    }
+}

@@ -1,0 +1,116 @@
+//! Step 3: the objects of a cluster, one file for each kind. Needs no client: from a [`Target`] and what was
+//! [`Observed`] follow the same objects every time, apart from secrets that do not exist yet or have run out.
+
+mod access;
+mod certificates;
+mod credentials;
+mod disruption_budget;
+mod endpoint_slice;
+mod service;
+mod stateful_set;
+
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Resource;
+use kube::api::ApiResource;
+use serde::Serialize;
+use serde_json::Value;
+use time::OffsetDateTime;
+
+pub use certificates::{CertificateError, TlsMaterial};
+pub use credentials::{CredentialError, VerifiedCredentials};
+
+pub(crate) use endpoint_slice::{amqp_port, slice_labels};
+
+use crate::dereference::Observed;
+use crate::names::Names;
+use crate::validate::Target;
+
+/// How an object reaches the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Server-side apply of the fields we set; what others set stays.
+    Apply,
+    /// Made if it does not exist, then left alone: others write into it.
+    CreateOnly,
+    /// Removed, if it is ours.
+    Absent,
+}
+
+/// One object as it should be.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    pub resource: ApiResource,
+    pub name: String,
+    pub mode: Mode,
+    /// With `apiVersion` and `kind`.
+    pub value: Value,
+}
+
+/// Everything a cluster consists of, in the order in which it is made.
+#[derive(Debug)]
+pub struct Built {
+    pub objects: Vec<Prepared>,
+    /// What the operator itself needs to speak to the brokers.
+    pub tls: TlsMaterial,
+    /// Volume claims that are smaller than the spec says: name and new size.
+    pub claims_to_grow: Vec<(String, String)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    #[error("cannot encode {kind}: {source}")]
+    Encode { kind: String, source: serde_json::Error },
+}
+
+/// # Errors
+/// If a certificate or password cannot be made, or a kept Secret is not what it was.
+pub fn build(
+    target: &Target,
+    observed: &Observed,
+    verified: &VerifiedCredentials,
+    now: OffsetDateTime,
+) -> Result<Built, BuildError> {
+    let cluster = &target.cluster;
+    let names = Names::of(&cluster.name);
+    let certificates = certificates::build(cluster, observed, now)?;
+    let mut objects = vec![
+        prepare(&access::service_account(cluster), Mode::Apply)?,
+        prepare(&access::role(cluster), Mode::Apply)?,
+        prepare(&access::role_binding(cluster), Mode::Apply)?,
+        prepare(&certificates.authority_secret, Mode::Apply)?,
+        prepare(&certificates.tls_secret, Mode::Apply)?,
+        prepare::<Secret>(&credentials::secret(cluster, observed, verified)?, Mode::Apply)?,
+        prepare(&service::nodes(cluster), Mode::Apply)?,
+        prepare(&service::failover(cluster), Mode::Apply)?,
+        prepare(&service::any(cluster), Mode::Apply)?,
+        prepare(&endpoint_slice::empty(cluster), Mode::CreateOnly)?,
+    ];
+    objects.push(match disruption_budget::build(cluster) {
+        Some(budget) => prepare(&budget, Mode::Apply)?,
+        None => Prepared {
+            resource: ApiResource::erase::<PodDisruptionBudget>(&()),
+            name: names.disruption_budget(),
+            mode: Mode::Absent,
+            value: Value::Null,
+        },
+    });
+    objects.push(prepare(&stateful_set::build(target, observed), Mode::Apply)?);
+    Ok(Built { objects, tls: certificates.material, claims_to_grow: stateful_set::claims_to_grow(cluster, observed) })
+}
+
+fn prepare<K: Resource<DynamicType = ()> + Serialize>(object: &K, mode: Mode) -> Result<Prepared, BuildError> {
+    let resource = ApiResource::erase::<K>(&());
+    let encode = |source| BuildError::Encode { kind: resource.kind.clone(), source };
+    let mut value = serde_json::to_value(object).map_err(encode)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("apiVersion".into(), resource.api_version.clone().into());
+        fields.insert("kind".into(), resource.kind.clone().into());
+    }
+    let name = object.meta().name.clone().unwrap_or_default();
+    Ok(Prepared { resource, name, mode, value })
+}

@@ -1,0 +1,19 @@
+//! The operator's command line and environment.
+
+use std::net::SocketAddr;
+
+use clap::Parser;
+
+#[derive(Clone, Debug, Parser)]
+#[command(name = "understudy-operator", about = "Makes broker clusters of BrokerCluster objects, and elects primaries")]
+pub struct Config {
+    /// Image of brokers whose spec names none.
+    #[arg(long, env = "UNDERSTUDY_BROKER_IMAGE", default_value = "understudy/broker:dev")]
+    pub broker_image: String,
+    /// Look after this namespace only; all of them if absent.
+    #[arg(long, env = "UNDERSTUDY_NAMESPACE")]
+    pub namespace: Option<String>,
+    /// Where `/healthz` and `/metrics` are served.
+    #[arg(long, env = "UNDERSTUDY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
+    pub http_listen: SocketAddr,
+}

@@ -1,0 +1,197 @@
+//! The reconciliation: dereference, validate, build, apply, then hand over to the cluster's failover task, which writes the
+//! status. Runs when the BrokerCluster or one of its objects changes, and from time to time. No finalizer: everything is
+//! owned by the BrokerCluster and goes with it, except volumes, which stay.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::StreamExt;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::{Secret, Service, ServiceAccount};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
+use kube::api::Api;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::Store;
+use kube::runtime::{Controller, watcher};
+use kube::{Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use time::OffsetDateTime;
+use understudy_crds::{BrokerCluster, InvalidCluster, Timestamp};
+
+use crate::apply::{ApplyError, apply};
+use crate::build::{BuildError, VerifiedCredentials, build};
+use crate::config::Config;
+use crate::dereference::{DereferenceError, dereference};
+use crate::failover::{Assignment, Failovers};
+use crate::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
+use crate::status::{self, Problem};
+use crate::validate::{Defaults, validate};
+
+/// Certificates are renewed and drift that no watch has shown is found within this time.
+const RESYNC_AFTER: Duration = Duration::from_secs(600);
+/// While pods are missing the reason is looked up again this often.
+const PODS_MISSING_AFTER: Duration = Duration::from_secs(10);
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Changes of objects that come together are reconciled together.
+const DEBOUNCE: Duration = Duration::from_millis(100);
+/// Tasks of clusters that no longer exist end within this time.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+struct Context {
+    client: Client,
+    defaults: Defaults,
+    verified: VerifiedCredentials,
+    failovers: Failovers,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReconcileError {
+    #[error(transparent)]
+    Dereference(#[from] DereferenceError),
+    #[error(transparent)]
+    Invalid(#[from] InvalidCluster),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+}
+
+impl ReconcileError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Invalid(_) | Self::Dereference(DereferenceError::Name(_)) => "InvalidSpec",
+            Self::Dereference(_) => "ReadFailed",
+            Self::Build(_) => "BuildFailed",
+            Self::Apply(_) => "ApplyFailed",
+        }
+    }
+}
+
+/// Runs until the process is told to end.
+pub(crate) async fn run(client: Client, config: &Config) {
+    let context = Arc::new(Context {
+        client: client.clone(),
+        defaults: Defaults { broker_image: config.broker_image.clone() },
+        verified: VerifiedCredentials::default(),
+        failovers: Failovers::new(client.clone()),
+    });
+    let ours = watcher::Config::default().labels(&format!("{MANAGED_BY_LABEL}={FIELD_MANAGER}"));
+    let controller =
+        Controller::new(api::<BrokerCluster>(&client, config.namespace.as_deref()), watcher::Config::default());
+    let clusters = controller.store();
+    let namespace = config.namespace.as_deref();
+    let reconciliations = controller
+        .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
+        .owns(api::<StatefulSet>(&client, namespace), ours.clone())
+        .owns(api::<Service>(&client, namespace), ours.clone())
+        .owns(api::<ServiceAccount>(&client, namespace), ours.clone())
+        .owns(api::<Secret>(&client, namespace), ours.clone())
+        .owns(api::<Role>(&client, namespace), ours.clone())
+        .owns(api::<RoleBinding>(&client, namespace), ours.clone())
+        .owns(api::<EndpointSlice>(&client, namespace), ours.clone())
+        .owns(api::<PodDisruptionBudget>(&client, namespace), ours)
+        .shutdown_on_signal()
+        .run(reconcile, retry, context.clone())
+        .for_each(|result| async move {
+            if let Err(error) = result {
+                tracing::debug!(%error, "reconciliation");
+            }
+        });
+    tokio::select! {
+        () = reconciliations => {}
+        () = sweep(&context, &clusters) => {}
+    }
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope> + Clone + DeserializeOwned + Debug,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// Deleted clusters are not reconciled any more, so their tasks are ended here.
+async fn sweep(context: &Context, clusters: &Store<BrokerCluster>) {
+    if clusters.wait_until_ready().await.is_err() {
+        return;
+    }
+    let mut ticks = tokio::time::interval(SWEEP_EVERY);
+    loop {
+        ticks.tick().await;
+        let existing: Vec<_> = clusters
+            .state()
+            .iter()
+            .filter(|cluster| cluster.metadata.deletion_timestamp.is_none())
+            .map(|cluster| {
+                ((cluster.namespace().unwrap_or_default(), cluster.name_any()), cluster.uid().unwrap_or_default())
+            })
+            .collect();
+        context.failovers.retain(&existing);
+    }
+}
+
+async fn reconcile(cluster: Arc<BrokerCluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    if cluster.metadata.deletion_timestamp.is_some() {
+        return Ok(Action::await_change()); // its objects go with it
+    }
+    let result = steps(&cluster, &context).await;
+    let outcome = match &result {
+        Ok(_) => "ok",
+        Err(ReconcileError::Invalid(_)) => "invalid",
+        Err(_) => "failed",
+    };
+    crate::metrics::RECONCILES.with_label_values(&[outcome]).inc();
+    match result {
+        Ok(action) => Ok(action),
+        Err(error) => {
+            report(&cluster, &context, &error).await;
+            match error {
+                // Nothing will change until the spec does.
+                ReconcileError::Invalid(_) => Ok(Action::await_change()),
+                error => Err(error),
+            }
+        }
+    }
+}
+
+async fn steps(cluster: &BrokerCluster, context: &Context) -> Result<Action, ReconcileError> {
+    let target = validate(cluster, &context.defaults)?;
+    let observed = dereference(&context.client, &target.cluster.namespace, target.cluster.name.as_str()).await?;
+    let built = build(&target, &observed, &context.verified, OffsetDateTime::now_utc())?;
+    let mut applied = apply(&context.client, &target.cluster, built).await?;
+    let missing = applied.workload.pods < i32::from(target.cluster.replicas);
+    applied.workload.pods_refused = observed.pods_refused.filter(|_| missing);
+    context.failovers.assign(Assignment { target, applied, problem: None, status: cluster.status.clone() });
+    Ok(Action::requeue(if missing { PODS_MISSING_AFTER } else { RESYNC_AFTER }))
+}
+
+/// Says in the status what is wrong, through the cluster's task if it has one.
+async fn report(cluster: &BrokerCluster, context: &Context, error: &ReconcileError) {
+    let (namespace, name) = (cluster.namespace().unwrap_or_default(), cluster.name_any());
+    tracing::warn!(cluster = name, namespace, %error, "not reconciled");
+    let problem = Problem { reason: error.reason(), message: error.to_string() };
+    let key = (namespace, name);
+    if context.failovers.report_problem(&key, &cluster.uid().unwrap_or_default(), &problem) {
+        return;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let at = Timestamp::from_unix_ms(i64::try_from(now.as_millis()).unwrap_or(0));
+    let status = status::assess_problem(cluster, &problem, &at);
+    if cluster.status.as_ref() == Some(&status) {
+        return;
+    }
+    if let Err(error) = status::write(&context.client, &key.0, &key.1, &status).await {
+        tracing::warn!(cluster = key.1, namespace = key.0, %error, "status");
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "the signature is kube's")]
+fn retry(_: Arc<BrokerCluster>, _: &ReconcileError, _: Arc<Context>) -> Action {
+    Action::requeue(RETRY_AFTER)
+}

@@ -1,0 +1,282 @@
+//! The stream to one broker: dialled, read, dialled again, for as long as the replica exists. Reports what came and how it
+//! was lost; judges nothing.
+//!
+//! A broker is dialled at its pod's address, under the name its certificate carries: no name service has to answer first.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity as TlsIdentity};
+use understudy_election::Loss;
+use understudy_proto as wire;
+use understudy_proto::control_client::ControlClient;
+use understudy_record::ReplicaName;
+
+use super::sight::REPORT_INTERVAL;
+use crate::build::TlsMaterial;
+use crate::names::GRPC_PORT;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Between two attempts. Short: a failover waits for the stream of the replica that comes back.
+const REDIAL_AFTER: Duration = Duration::from_millis(100);
+/// A stream that brings nothing for this long is given up, and a new one tried: six reports have not come.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+const CALL_TIMEOUT: Duration = Duration::from_secs(2);
+/// A hand-over waits for the backup to have the whole log.
+const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Commands waiting for one peer: at most an election, whom to follow and a hand-over, each once.
+pub(crate) const MAX_COMMANDS: usize = 8;
+
+/// Where a broker is, and how to speak to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) ip: IpAddr,
+    /// The name in its certificate.
+    pub(crate) host: String,
+    pub(crate) tls: TlsMaterial,
+}
+
+#[derive(Debug)]
+pub(crate) enum Command {
+    Promote(wire::PromoteRequest),
+    Follow(wire::FollowRequest),
+    HandOver(wire::HandOverRequest),
+}
+
+#[derive(Debug)]
+pub(crate) struct PeerEvent {
+    pub(crate) name: ReplicaName,
+    pub(crate) at: Instant,
+    pub(crate) kind: PeerEventKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum PeerEventKind {
+    /// `first`: the first of a new stream.
+    Status { status: Box<wire::Status>, first: bool },
+    Lost { how: Loss, why: String },
+    HandedOver(Result<wire::HandOverReply, String>),
+}
+
+/// One broker's stream, until the task is aborted or everything it speaks to is gone.
+pub(crate) struct Peer {
+    pub(crate) name: ReplicaName,
+    pub(crate) addresses: watch::Receiver<Option<Address>>,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) events: mpsc::Sender<PeerEvent>,
+}
+
+/// Why a stream ended.
+enum End {
+    /// The replica, or the task that wanted it, is gone.
+    Closed,
+    /// It is somewhere else now.
+    Moved,
+    Lost { how: Loss, why: String },
+}
+
+impl Peer {
+    pub(crate) async fn run(mut self) {
+        loop {
+            let Some(address) = self.address().await else { return };
+            let end = self.follow(&address).await;
+            let (how, why) = match end {
+                End::Closed => return,
+                End::Moved => continue,
+                End::Lost { how, why } => (how, why),
+            };
+            if self.report(PeerEventKind::Lost { how, why }).await.is_err() {
+                return;
+            }
+            tokio::select! {
+                () = sleep(REDIAL_AFTER) => {}
+                changed = self.addresses.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    /// Waits until there is an address.
+    async fn address(&mut self) -> Option<Address> {
+        let found = self.addresses.wait_for(Option::is_some).await.ok()?;
+        let address = found.clone();
+        drop(found);
+        self.addresses.mark_unchanged();
+        address
+    }
+
+    async fn follow(&mut self, address: &Address) -> End {
+        let connected = tokio::select! {
+            connected = connect(address) => connected,
+            changed = self.addresses.changed() => {
+                return if changed.is_err() { End::Closed } else { End::Moved };
+            }
+        };
+        let mut client = match connected {
+            Ok(channel) => ControlClient::new(channel),
+            Err(end) => return end,
+        };
+        let interval_ms = u32::try_from(REPORT_INTERVAL.as_millis()).unwrap_or(u32::MAX);
+        let watch = timeout(GIVE_UP_AFTER, client.watch(wire::WatchRequest { interval_ms })).await;
+        let mut stream = match watch {
+            Ok(Ok(response)) => response.into_inner(),
+            Ok(Err(status)) => return lost(&status),
+            Err(_) => return End::Lost { how: Loss::Silent, why: "no answer".into() },
+        };
+        let mut first = true;
+        loop {
+            tokio::select! {
+                message = timeout(GIVE_UP_AFTER, stream.message()) => {
+                    let status = match message {
+                        Ok(Ok(Some(status))) => Box::new(status),
+                        Ok(Ok(None)) => return End::Lost { how: Loss::Reset, why: "the broker ended the stream".into() },
+                        Ok(Err(status)) => return lost(&status),
+                        Err(_) => return End::Lost { how: Loss::Silent, why: "nothing came".into() },
+                    };
+                    if self.report(PeerEventKind::Status { status, first }).await.is_err() {
+                        return End::Closed;
+                    }
+                    first = false;
+                }
+                command = self.commands.recv() => match command {
+                    Some(command) => self.call(client.clone(), command),
+                    None => return End::Closed,
+                },
+                changed = self.addresses.changed() => {
+                    return if changed.is_err() { End::Closed } else { End::Moved };
+                }
+            }
+        }
+    }
+
+    /// Carried out beside the stream, so that a slow answer delays no report.
+    fn call(&self, mut client: ControlClient<Channel>, command: Command) {
+        let (name, events) = (self.name.clone(), self.events.clone());
+        tokio::spawn(async move {
+            match command {
+                // Both only hasten what the broker learns from the Lease anyway.
+                Command::Promote(request) => match timeout(CALL_TIMEOUT, client.promote(request)).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(status)) => tracing::debug!(%name, %status, "promote"),
+                    Err(_) => tracing::debug!(%name, "promote: no answer"),
+                },
+                Command::Follow(request) => match timeout(CALL_TIMEOUT, client.follow(request)).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(status)) => tracing::debug!(%name, %status, "follow"),
+                    Err(_) => tracing::debug!(%name, "follow: no answer"),
+                },
+                Command::HandOver(request) => {
+                    let result = match timeout(HAND_OVER_TIMEOUT, client.hand_over(request)).await {
+                        Ok(Ok(reply)) => Ok(reply.into_inner()),
+                        Ok(Err(status)) => Err(status.message().to_owned()),
+                        Err(_) => Err("no answer".to_owned()),
+                    };
+                    let kind = PeerEventKind::HandedOver(result);
+                    let _ = events.send(PeerEvent { name, at: Instant::now(), kind }).await; // nobody waits any more
+                }
+            }
+        });
+    }
+
+    async fn report(&self, kind: PeerEventKind) -> Result<(), mpsc::error::SendError<PeerEvent>> {
+        self.events.send(PeerEvent { name: self.name.clone(), at: Instant::now(), kind }).await
+    }
+}
+
+async fn connect(address: &Address) -> Result<Channel, End> {
+    let unusable = |error: tonic::transport::Error| End::Lost { how: Loss::Silent, why: with_causes(&error) };
+    let uri = match address.ip {
+        IpAddr::V4(ip) => format!("https://{ip}:{GRPC_PORT}"),
+        IpAddr::V6(ip) => format!("https://[{ip}]:{GRPC_PORT}"),
+    };
+    let tls = ClientTlsConfig::new()
+        .ca_certificate(Certificate::from_pem(&address.tls.authorities))
+        .identity(TlsIdentity::from_pem(&address.tls.certificate, &address.tls.key))
+        .domain_name(&address.host);
+    let endpoint = Endpoint::from_shared(uri).map_err(unusable)?.connect_timeout(CONNECT_TIMEOUT);
+    let endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+    match timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        // Somebody has to say that there is no process: anything else is silence.
+        Ok(Err(error)) => {
+            let how = if refused(&error) { Loss::Reset } else { Loss::Silent };
+            Err(End::Lost { how, why: with_causes(&error) })
+        }
+        Err(_) => Err(End::Lost { how: Loss::Silent, why: "no connection".into() }),
+    }
+}
+
+/// A stream that was there and broke. An answer of the broker's is no loss of the process; nor is a machine that cannot be
+/// reached.
+fn lost(status: &tonic::Status) -> End {
+    use tonic::Code;
+    let answered = matches!(
+        status.code(),
+        Code::PermissionDenied | Code::Unauthenticated | Code::Unimplemented | Code::FailedPrecondition
+    );
+    let how = if answered || unreachable(status) { Loss::Silent } else { Loss::Reset };
+    End::Lost { how, why: format!("{:?}: {}", status.code(), status.message()) }
+}
+
+fn refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionRefused, ConnectionReset};
+    let kinds = [ConnectionRefused, ConnectionReset, ConnectionAborted, BrokenPipe];
+    io_kind(error).is_some_and(|kind| kinds.contains(&kind))
+}
+
+fn unreachable(error: &(dyn std::error::Error + 'static)) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut};
+    io_kind(error).is_some_and(|kind| [HostUnreachable, NetworkDown, NetworkUnreachable, TimedOut].contains(&kind))
+}
+
+fn io_kind(error: &(dyn std::error::Error + 'static)) -> Option<io::ErrorKind> {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return Some(error.kind());
+        }
+        cause = error.source();
+    }
+    None
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_closed_port_is_a_reset_and_names_its_cause() {
+        // Nobody listens for gRPC on this loopback address.
+        let tls = TlsMaterial { authorities: String::new(), certificate: String::new(), key: String::new() };
+        let error = io::Error::from(io::ErrorKind::ConnectionRefused);
+        assert!(refused(&error) && !unreachable(&error));
+        let address = Address { ip: "127.0.0.1".parse().unwrap(), host: "localhost".into(), tls };
+        // An empty certificate is no sign of a dead process.
+        assert!(matches!(connect(&address).await, Err(End::Lost { how: Loss::Silent, .. })));
+    }
+
+    #[test]
+    fn an_answer_is_no_loss_of_the_process() {
+        let how = |status: tonic::Status| match lost(&status) {
+            End::Lost { how, .. } => how,
+            End::Closed | End::Moved => unreachable!("a lost stream"),
+        };
+        assert_eq!(how(tonic::Status::unavailable("connection closed")), Loss::Reset);
+        assert_eq!(how(tonic::Status::unknown("h2 protocol error")), Loss::Reset);
+        assert_eq!(how(tonic::Status::unauthenticated("who are you")), Loss::Silent);
+        let gone = io::Error::from(io::ErrorKind::HostUnreachable);
+        assert_eq!(how(tonic::Status::from_error(Box::new(gone))), Loss::Silent);
+    }
+}

@@ -1,0 +1,112 @@
+//! A broker's gRPC status becomes what the election knows: parsed, ages turned into points on our clock. Pure.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use understudy_election::{Loss, Report, Role, StoreState};
+use understudy_proto as wire;
+use understudy_record::{Epoch, Identity, Index, Member, ParseIdError, Position, ReplicaName};
+
+/// More members than a cluster may have replicas, sets in transit included.
+const MAX_MEMBERS: usize = 32;
+
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ReportError {
+    #[error("the status carries no identity")]
+    NoIdentity,
+    #[error("it calls itself {claimed:?} and was asked as {asked}")]
+    WrongName { claimed: String, asked: ReplicaName },
+    #[error("it belongs to cluster {0:?}")]
+    WrongCluster(String),
+    #[error("an in-sync set of {0} members")]
+    TooManyMembers(usize),
+    #[error(transparent)]
+    Id(#[from] ParseIdError),
+}
+
+/// What one status means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Said {
+    /// It reads its journal and cannot tell yet where its log ends.
+    Recovering(Identity),
+    Report(Report),
+    /// It says of itself that it is done: its journal failed, or it is leaving.
+    Ended(Identity),
+}
+
+impl Said {
+    pub(crate) fn identity(&self) -> &Identity {
+        match self {
+            Self::Recovering(identity) | Self::Ended(identity) => identity,
+            Self::Report(report) => &report.identity,
+        }
+    }
+}
+
+/// `now`: when the status came, on our clock.
+pub(crate) fn read(
+    status: &wire::Status,
+    cluster: &str,
+    asked: &ReplicaName,
+    now: Duration,
+) -> Result<Said, ReportError> {
+    if status.cluster != cluster {
+        return Err(ReportError::WrongCluster(status.cluster.chars().take(80).collect()));
+    }
+    let identity = identity(status.identity.as_ref().ok_or(ReportError::NoIdentity)?)?;
+    if identity.name != *asked {
+        return Err(ReportError::WrongName { claimed: identity.name.to_string(), asked: asked.clone() });
+    }
+    match status.role() {
+        wire::Role::Recovering => return Ok(Said::Recovering(identity)),
+        wire::Role::Ended => return Ok(Said::Ended(identity)),
+        _ => {}
+    }
+    if status.in_sync.len() > MAX_MEMBERS {
+        return Err(ReportError::TooManyMembers(status.in_sync.len()));
+    }
+    let recorded_set: BTreeSet<Member> = status.in_sync.iter().map(|member| member.parse()).collect::<Result<_, _>>()?;
+    let known_epoch = Epoch(status.epoch);
+    let role = match status.role() {
+        wire::Role::Primary => {
+            Role::Primary { epoch: known_epoch, stalled_for: Duration::from_millis(status.journal_stalled_ms) }
+        }
+        _ => status.heard.as_ref().map_or(Role::Idle, |heard| hearing(heard, now)),
+    };
+    Ok(Said::Report(Report {
+        identity,
+        known_epoch,
+        last: position(status.last.as_ref()),
+        state: if status.clean { StoreState::Clean } else { StoreState::Dirty },
+        recorded_set,
+        role,
+    }))
+}
+
+fn hearing(heard: &wire::HeardPrimary, now: Duration) -> Role {
+    let epoch = Epoch(heard.epoch);
+    match &heard.lost {
+        None => Role::Hears { epoch },
+        Some(lost) => Role::Lost {
+            epoch,
+            since: now.saturating_sub(Duration::from_millis(lost.since_ms)),
+            how: if lost.reset { Loss::Reset } else { Loss::Silent },
+        },
+    }
+}
+
+fn position(position: Option<&wire::Position>) -> Position {
+    position.map_or_else(Position::default, |p| Position { epoch: Epoch(p.epoch), index: Index(p.index) })
+}
+
+fn identity(wire: &wire::Identity) -> Result<Identity, ParseIdError> {
+    format!("{}/{}/{}", wire.name, wire.store, wire.process).parse()
+}
+
+pub(crate) fn wire_identity(identity: &Identity) -> wire::Identity {
+    wire::Identity {
+        name: identity.name.to_string(),
+        store: identity.store.to_string(),
+        process: identity.process.to_string(),
+    }
+}

@@ -1,0 +1,685 @@
+//! One cluster's task: waits for whatever changes first, folds it into the sight, decides, carries out.
+//!
+//! The swap of an election is awaited here: nothing matters more, and it is bounded. Everything else that speaks to the API
+//! server runs beside the loop as a job, one of a kind at a time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::pending;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, Preconditions};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, ResourceExt};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, Timestamp, ValidatedCluster};
+use understudy_election::{Contact, Decision, Lease, LeaseTracker, Register, Spec, Timings, View, decide};
+use understudy_lease::{KubernetesLease, LeaseStore, Stored, SwapError};
+use understudy_proto as wire;
+use understudy_record::{Epoch, Identity, ReplicaName};
+
+use super::Assignment;
+use super::announce::Announcer;
+use super::endpoint::{PrimaryAddress, publish};
+use super::peer::{Address, Command, PeerEvent, PeerEventKind};
+use super::peers::Peers;
+use super::pods::PodFacts;
+use super::report::wire_identity;
+use super::roll::{self, RollPod, RollStep};
+use super::sight::Sight;
+use crate::names::{GRPC_PORT, Names, labels, owner, selector_text};
+use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot};
+
+/// An election's request to the API server; longer than a busy server takes, shorter than the Lease lasts.
+const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
+/// After a swap that failed, so that an API server in trouble is not asked in a loop.
+const SWAP_RETRY_AFTER: Duration = Duration::from_millis(200);
+const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
+/// The EndpointSlice is looked at again this often, in case somebody has changed it.
+const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
+const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// Peer events taken in one turn before the loop decides again.
+const MAX_EVENTS_A_TURN: usize = 64;
+
+/// Ends when the registry drops the sender, or aborts it.
+pub(super) async fn run(client: Client, assignments: watch::Receiver<Assignment>) {
+    let mut task = Task::new(client, assignments);
+    task.run().await;
+}
+
+/// A job that has ended.
+enum Done {
+    Published(PrimaryAddress, Result<(), String>),
+    Deleted { uid: String, result: Result<(), String> },
+    StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
+}
+
+/// What is known of the last change of primary.
+#[derive(Clone, Debug)]
+struct Reign {
+    epoch: Epoch,
+    holder: Option<Identity>,
+}
+
+struct Task {
+    client: Client,
+    assignments: watch::Receiver<Assignment>,
+    assignment: Assignment,
+    names: Names,
+    lease: KubernetesLease,
+    announcer: Announcer,
+    started: Instant,
+
+    tracker: LeaseTracker,
+    sight: Sight,
+    /// Pods by name, those that are not looked at (yet) included.
+    pods: BTreeMap<ReplicaName, PodFacts>,
+    pods_listed: bool,
+    listing: Option<BTreeSet<ReplicaName>>,
+    peers: Peers,
+
+    decision: Option<Decision>,
+    act_after: Duration,
+    reign: Option<Reign>,
+    /// When the primary was first missed, by the calendar.
+    missed_at: Option<Timestamp>,
+    last_failover: Option<LastFailover>,
+    /// Why the next change of primary happens, if it is our doing.
+    own_reason: Option<(Epoch, &'static str, String)>,
+    blocked: Option<String>,
+
+    jobs: JoinSet<Done>,
+    publishing: bool,
+    published: Option<PrimaryAddress>,
+    publish_after: Duration,
+    recheck_endpoint_at: Duration,
+    roll: RollStep,
+    deleted: BTreeSet<String>,
+    handing_over: Option<Duration>,
+    writing: bool,
+    written: Option<BrokerClusterStatus>,
+    written_at: Option<Duration>,
+    write_after: Duration,
+}
+
+impl Task {
+    fn new(client: Client, mut assignments: watch::Receiver<Assignment>) -> Self {
+        let assignment = assignments.borrow_and_update().clone();
+        let cluster = &assignment.target.cluster;
+        let names = Names::of(&cluster.name);
+        let lease = KubernetesLease::new(client.clone(), &cluster.namespace, &names.lease(), SWAP_TIMEOUT)
+            .with_create_metadata(labels(&cluster.name), Some(owner(cluster)));
+        let announcer = Announcer::new(client.clone(), cluster);
+        let sight = Sight::new(cluster.name.as_str());
+        let written = assignment.status.clone();
+        Self {
+            last_failover: written.as_ref().and_then(|status| status.last_failover.clone()),
+            client,
+            assignments,
+            names,
+            lease,
+            announcer,
+            started: Instant::now(),
+            tracker: LeaseTracker::default(),
+            sight,
+            pods: BTreeMap::new(),
+            pods_listed: false,
+            listing: None,
+            peers: Peers::new().0,
+            decision: None,
+            act_after: Duration::ZERO,
+            reign: None,
+            missed_at: None,
+            own_reason: None,
+            blocked: None,
+            jobs: JoinSet::new(),
+            publishing: false,
+            published: None,
+            publish_after: Duration::ZERO,
+            recheck_endpoint_at: ENDPOINT_CHECK_EVERY,
+            roll: RollStep::Done,
+            deleted: BTreeSet::new(),
+            handing_over: None,
+            writing: false,
+            written,
+            written_at: None,
+            write_after: Duration::ZERO,
+            assignment,
+        }
+    }
+
+    async fn run(&mut self) {
+        let (peers, mut events) = Peers::new();
+        self.peers = peers;
+        let mut leases = self.lease.watch();
+        let mut pods = self.watch_pods();
+        loop {
+            self.follow_replicas();
+            let wake = self.turn().await;
+            let sleep = async {
+                match wake {
+                    Some(at) => sleep_until(self.started + at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                Some(event) = events.recv() => self.take_events(event, &mut events),
+                Some(seen) = leases.next() => self.handle_lease(seen),
+                Some(event) = pods.next() => self.handle_pod(event),
+                Some(done) = self.jobs.join_next() => match done {
+                    Ok(done) => self.handle_done(done),
+                    Err(error) => tracing::error!(%error, "a job has failed"),
+                },
+                changed = self.assignments.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.assignment = self.assignments.borrow_and_update().clone();
+                }
+                () = sleep => {}
+            }
+        }
+    }
+
+    fn watch_pods(&self) -> BoxStream<'static, Result<watcher::Event<Pod>, watcher::Error>> {
+        let cluster = self.cluster();
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let config = watcher::Config::default().labels(&selector_text(&cluster.name));
+        watcher(api, config).default_backoff().boxed()
+    }
+
+    fn cluster(&self) -> &ValidatedCluster {
+        &self.assignment.target.cluster
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn held(&self) -> Option<&Lease> {
+        match self.tracker.register() {
+            Register::Held(observed) => Some(&observed.lease),
+            Register::Unread | Register::Absent { .. } => None,
+        }
+    }
+
+    // ---- what comes in
+
+    /// Takes this event and those that wait behind it: a decision is made on all that is known.
+    fn take_events(&mut self, first: PeerEvent, events: &mut mpsc::Receiver<PeerEvent>) {
+        self.handle_peer(first);
+        for _ in 1..MAX_EVENTS_A_TURN {
+            let Ok(event) = events.try_recv() else { break };
+            self.handle_peer(event);
+        }
+    }
+
+    fn handle_peer(&mut self, event: PeerEvent) {
+        let PeerEvent { name, at, kind } = event;
+        let at = at.saturating_duration_since(self.started);
+        match kind {
+            PeerEventKind::Status { status, first } => {
+                if let Err(error) = self.sight.handle_status(&name, *status, first, at) {
+                    tracing::warn!(cluster = %self.cluster().name, %name, %error, "a broker's status makes no sense");
+                } else if first {
+                    self.tell_whom_to_follow(&name);
+                }
+            }
+            PeerEventKind::Lost { how, why } => {
+                tracing::debug!(cluster = %self.cluster().name, %name, ?how, why, "stream lost");
+                self.sight.handle_lost(&name, how, at);
+            }
+            PeerEventKind::HandedOver(result) => {
+                let retry = self.now() + HAND_OVER_RETRY_AFTER;
+                match result {
+                    Ok(reply) => tracing::info!(primary = reply.primary, epoch = reply.epoch, "handed over"),
+                    Err(why) => self.announcer.warning("HandOverFailed", "HandOver", format!("{name}: {why}")),
+                }
+                // Until the Lease shows it, or for a while if it failed.
+                self.handing_over = Some(retry);
+            }
+        }
+    }
+
+    fn handle_lease(&mut self, seen: Result<Stored, understudy_lease::LeaseError>) {
+        match seen {
+            Ok(stored) => self.observe(stored),
+            Err(error) => tracing::warn!(cluster = %self.cluster().name, %error, "Lease"),
+        }
+    }
+
+    fn observe(&mut self, stored: Stored) {
+        let now = self.now();
+        self.tracker.observe(now, stored);
+        let Some(lease) = self.held() else { return };
+        let reign = Reign { epoch: lease.epoch(), holder: lease.holder().cloned() };
+        let before = self.reign.replace(reign.clone());
+        match before {
+            Some(before) if before.epoch == reign.epoch && before.holder == reign.holder => {}
+            before => self.handle_new_reign(before, &reign),
+        }
+    }
+
+    /// The Lease names another primary, or it was read for the first time.
+    fn handle_new_reign(&mut self, before: Option<Reign>, reign: &Reign) {
+        let previous = self.assignment.status.as_ref().filter(|_| before.is_none());
+        let known_epoch = previous.and_then(|status| status.epoch).and_then(|epoch| u64::try_from(epoch).ok());
+        let from = match &before {
+            Some(before) => before.holder.as_ref().map(|holder| holder.name.to_string()),
+            None => previous.and_then(|status| status.primary.clone()),
+        };
+        for name in self.sight.replicas().keys().cloned().collect::<Vec<_>>() {
+            self.tell_whom_to_follow(&name);
+        }
+        (self.publish_after, self.handing_over) = (Duration::ZERO, None);
+        let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
+        let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
+        let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
+        let (reason, why) = match own {
+            Some((_, reason, why)) => (reason, why),
+            None if from.is_none() => ("PrimaryElected", "elected by the brokers".to_owned()),
+            None if self.missed_at.is_none() => ("Switchover", "handed over, or elected by the brokers".to_owned()),
+            None => ("PrimaryElected", "elected by the brokers".to_owned()),
+        };
+        let note = match &from {
+            Some(from) if *from != holder.name.as_str() => {
+                format!("{} takes over from {from} as primary of epoch {}: {why}", holder.name, reign.epoch)
+            }
+            _ => format!("{} is primary of epoch {}: {why}", holder.name, reign.epoch),
+        };
+        let event_reason = if from.is_some() { "PrimaryChanged" } else { "PrimaryElected" };
+        self.announcer.normal(event_reason, "Elect", note);
+        self.last_failover = Some(LastFailover {
+            from,
+            to: holder.name.to_string(),
+            epoch: i64::try_from(reign.epoch.0).unwrap_or(i64::MAX),
+            reason: reason.to_owned(),
+            noticed_at: self.missed_at.clone(),
+            elected_at: timestamp(),
+            serving_at: None,
+        });
+    }
+
+    fn handle_pod(&mut self, event: Result<watcher::Event<Pod>, watcher::Error>) {
+        match event {
+            Ok(watcher::Event::Apply(pod)) => self.pod_seen(&pod),
+            Ok(watcher::Event::Delete(pod)) => {
+                let name = ReplicaName::new(&pod.name_any());
+                self.pods.remove(&name);
+                self.sight.handle_pod_deleted(&name);
+            }
+            Ok(watcher::Event::Init) => self.listing = Some(BTreeSet::new()),
+            Ok(watcher::Event::InitApply(pod)) => {
+                if let Some(listing) = &mut self.listing {
+                    listing.insert(ReplicaName::new(&pod.name_any()));
+                }
+                self.pod_seen(&pod);
+            }
+            Ok(watcher::Event::InitDone) => {
+                let existing = self.listing.take().unwrap_or_default();
+                self.pods.retain(|name, _| existing.contains(name));
+                self.pods_listed = true;
+                self.sight.handle_pods_listed(&existing.into_iter().collect::<Vec<_>>());
+            }
+            Err(error) => tracing::warn!(cluster = %self.cluster().name, %error, "pods"),
+        }
+    }
+
+    fn pod_seen(&mut self, pod: &Pod) {
+        let (name, facts) = (ReplicaName::new(&pod.name_any()), PodFacts::of(pod));
+        self.sight.handle_pod(&name, facts.clone());
+        self.pods.insert(name, facts);
+    }
+
+    fn handle_done(&mut self, done: Done) {
+        let now = self.now();
+        match done {
+            Done::Published(address, result) => {
+                self.publishing = false;
+                match result {
+                    Ok(()) => self.published = Some(address),
+                    Err(error) => {
+                        tracing::warn!(cluster = %self.cluster().name, error, "EndpointSlice");
+                        self.publish_after = now + JOB_RETRY_AFTER;
+                    }
+                }
+            }
+            Done::Deleted { uid, result } => {
+                if let Err(error) = result {
+                    tracing::warn!(cluster = %self.cluster().name, error, "pod not deleted");
+                    self.deleted.remove(&uid);
+                }
+            }
+            Done::StatusWritten(status, result) => {
+                self.writing = false;
+                self.written_at = Some(now);
+                match result {
+                    Ok(()) => self.written = Some(*status),
+                    Err(error) => {
+                        tracing::warn!(cluster = %self.cluster().name, error, "status");
+                        self.write_after = now + CHANGES_EVERY;
+                    }
+                }
+            }
+        }
+    }
+
+    // ---- what goes out
+
+    /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
+    fn follow_replicas(&mut self) {
+        let mut names: BTreeSet<ReplicaName> = self.cluster().pod_names().map(|name| ReplicaName::new(&name)).collect();
+        if let Some(lease) = self.held() {
+            let prefix = format!("{}-", self.names.cluster());
+            let own = lease.in_sync().iter().map(|member| &member.name);
+            names.extend(own.filter(|name| name.as_str().starts_with(&prefix)).cloned());
+        }
+        let names: Vec<ReplicaName> = names.into_iter().collect();
+        let unknown: Vec<ReplicaName> =
+            names.iter().filter(|name| self.sight.replica(name).is_none()).cloned().collect();
+        self.sight.keep_only(&names);
+        if !unknown.is_empty() {
+            for name in &unknown {
+                if let Some(facts) = self.pods.get(name) {
+                    self.sight.handle_pod(name, facts.clone());
+                }
+            }
+            if self.pods_listed {
+                self.sight.handle_pods_listed(&self.pods.keys().cloned().collect::<Vec<_>>());
+            }
+        }
+        let replicas: Vec<_> = names.into_iter().map(|name| (name.clone(), self.address(&name))).collect();
+        self.peers.update(&replicas);
+    }
+
+    fn address(&self, name: &ReplicaName) -> Option<Address> {
+        let ip = self.pods.get(name)?.ip.as_ref()?.parse().ok()?;
+        let host = self.names.pod_host(name.as_str(), &self.cluster().namespace);
+        Some(Address { ip, host, tls: self.assignment.applied.tls.clone() })
+    }
+
+    /// Decides and carries out; says when to look again even if nothing comes.
+    async fn turn(&mut self) -> Option<Duration> {
+        let decided_until = self.elect().await;
+        self.note_serving();
+        self.publish_endpoint();
+        self.roll();
+        self.write_status();
+        let now = self.now();
+        let deadlines = [
+            decided_until,
+            self.sight.next_quiet(now),
+            Some(self.recheck_endpoint_at),
+            Some(self.publish_after).filter(|_| !self.publishing),
+            Some(self.write_after),
+            self.handing_over,
+        ];
+        deadlines.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    fn view(&self, now: Duration) -> View {
+        let cluster = self.cluster();
+        let register = self.tracker.register().clone();
+        let epoch = match &register {
+            Register::Held(observed) => observed.lease.epoch().0,
+            Register::Absent { last: Some(last), .. } => last.epoch().0,
+            Register::Absent { last: None, .. } | Register::Unread => {
+                let written = self.written.as_ref().and_then(|status| status.epoch);
+                written.and_then(|epoch| u64::try_from(epoch).ok()).unwrap_or(0)
+            }
+        };
+        let spec = Spec {
+            replicas: cluster.pod_names().map(|name| ReplicaName::new(&name)).collect(),
+            processes_in_set: cluster.durability == Durability::Replicated,
+            preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
+            forced: cluster.forced_recovery == Some(epoch),
+        };
+        let timings = Timings {
+            lease_duration: cluster.failover.lease_duration,
+            backup_timeout: cluster.failover.backup_timeout,
+            stall_timeout: cluster.failover.stall_timeout,
+        };
+        self.sight.view(now, register, spec, timings)
+    }
+
+    async fn elect(&mut self) -> Option<Duration> {
+        let now = self.now();
+        let decision = decide(now, &self.view(now));
+        let changed = self.decision.as_ref() != Some(&decision);
+        self.decision = Some(decision.clone());
+        self.note_missed(now);
+        let (candidate, lease, kind, why, outcome) = match decision {
+            Decision::Wait { reason, until } => {
+                if changed {
+                    tracing::info!(cluster = %self.cluster().name, %reason, "waits");
+                }
+                self.blocked = None;
+                return until;
+            }
+            Decision::Blocked { reason } => {
+                let text = reason.to_string();
+                if self.blocked.as_ref() != Some(&text) {
+                    self.announcer.warning(reason.kind(), "Elect", text.clone());
+                    self.blocked = Some(text);
+                }
+                return None;
+            }
+            _ if now < self.act_after => return Some(self.act_after),
+            Decision::Elect { expected, lease, candidate, reason } => {
+                self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
+                let outcome = self.lease.swap(&expected, &lease).await;
+                (candidate, lease, reason.kind(), reason.to_string(), outcome)
+            }
+            Decision::Create { lease, candidate, reason } => {
+                self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
+                let outcome = self.lease.create(&lease).await;
+                (candidate, lease, reason.kind(), reason.to_string(), outcome)
+            }
+        };
+        let took = self.now() - now;
+        match outcome {
+            Ok(version) => {
+                crate::metrics::ELECTIONS.with_label_values(&["applied"]).inc();
+                crate::metrics::ELECTION_SECONDS.observe(took.as_secs_f64());
+                let request = wire::PromoteRequest { epoch: lease.epoch().0, primary: Some(wire_identity(&candidate)) };
+                self.peers.send(&candidate.name, Command::Promote(request));
+                tracing::info!(cluster = %self.cluster().name, primary = %candidate, epoch = %lease.epoch(), kind, why,
+                    took_ms = took.as_millis(), "elected");
+                self.observe(Some((lease, version)));
+                // The answer to what is known now is another one: look again at once.
+                Some(self.now())
+            }
+            Err(error) => {
+                let outcome = match error {
+                    SwapError::Conflict => "conflict",
+                    SwapError::Unknown { .. } => "unknown",
+                    SwapError::Refused { .. } => "refused",
+                };
+                crate::metrics::ELECTIONS.with_label_values(&[outcome]).inc();
+                tracing::warn!(cluster = %self.cluster().name, %error, kind, why, "election not held");
+                self.act_after = self.now() + SWAP_RETRY_AFTER;
+                if error == SwapError::Conflict {
+                    let seen = self.lease.read().await;
+                    self.handle_lease(seen);
+                }
+                Some(self.act_after)
+            }
+        }
+    }
+
+    /// Remembers when the primary was first missed: the failover's beginning, as far as the operator knows.
+    fn note_missed(&mut self, now: Duration) {
+        let Some(holder) = self.held().and_then(|lease| lease.holder().cloned()) else { return };
+        let seen = self.sight.replica(&holder.name);
+        let there = seen.is_some_and(|seen| seen.contact(now) == Contact::Reachable && seen.identity() == Some(&holder));
+        if there {
+            self.missed_at = None;
+        } else if self.missed_at.is_none() {
+            self.missed_at = Some(timestamp());
+        }
+    }
+
+    fn note_serving(&mut self) {
+        let now = self.now();
+        let serves = self.held().is_some_and(|lease| status::serving(lease, &self.sight, now).is_some());
+        let epoch = self.reign.as_ref().and_then(|reign| i64::try_from(reign.epoch.0).ok());
+        if let Some(last) = self.last_failover.as_mut().filter(|last| serves && Some(last.epoch) == epoch) {
+            last.serving_at.get_or_insert_with(timestamp);
+        }
+    }
+
+    fn tell_whom_to_follow(&self, name: &ReplicaName) {
+        let Some(lease) = self.held() else { return };
+        let Some(holder) = lease.holder().filter(|holder| holder.name != *name) else { return };
+        let host = self.names.pod_host(holder.name.as_str(), &self.cluster().namespace);
+        let request = wire::FollowRequest {
+            epoch: lease.epoch().0,
+            primary: holder.name.to_string(),
+            grpc_address: format!("{host}:{GRPC_PORT}"),
+        };
+        self.peers.send(name, Command::Follow(request));
+    }
+
+    fn publish_endpoint(&mut self) {
+        let now = self.now();
+        if now >= self.recheck_endpoint_at {
+            (self.published, self.recheck_endpoint_at) = (None, now + ENDPOINT_CHECK_EVERY);
+        }
+        let address = self.primary_address().filter(|address| Some(address) != self.published.as_ref());
+        let Some(address) = address.filter(|_| !self.publishing && now >= self.publish_after) else { return };
+        self.publishing = true;
+        let (client, cluster) = (self.client.clone(), self.cluster().clone());
+        self.jobs.spawn(async move {
+            let published = tokio::time::timeout(SWAP_TIMEOUT * 2, publish(&client, &cluster, &address)).await;
+            Done::Published(address, flatten(published))
+        });
+    }
+
+    /// Of the Lease's holder, if the pod under its name is still that one.
+    fn primary_address(&self) -> Option<PrimaryAddress> {
+        let lease = self.held()?;
+        let holder = lease.holder()?;
+        let seen = self.sight.replica(&holder.name).filter(|seen| seen.identity() == Some(holder))?;
+        let pod = seen.pod.as_ref()?;
+        let ip = pod.ip.as_ref()?.parse().ok()?;
+        Some(PrimaryAddress { epoch: lease.epoch(), pod: holder.name.to_string(), ip, node: pod.node.clone() })
+    }
+
+    fn roll(&mut self) {
+        let pods = self.roll_pods();
+        let min_in_sync = usize::from(self.cluster().min_in_sync);
+        self.roll = roll::next(&pods, min_in_sync);
+        if self.assignment.problem.is_some() {
+            return;
+        }
+        match self.roll.clone() {
+            RollStep::Delete { pod, uid } => {
+                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
+                self.deleted.insert(uid.clone());
+                let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
+                self.jobs.spawn(async move {
+                    let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
+                    let params = DeleteParams::default().preconditions(preconditions);
+                    let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
+                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
+                });
+            }
+            RollStep::HandOver { from } => {
+                if self.handing_over.is_some_and(|until| self.now() < until) {
+                    return;
+                }
+                let epoch = self.held().map_or(0, |lease| lease.epoch().0);
+                let request = wire::HandOverRequest { epoch, to: String::new() };
+                if self.peers.send(&from, Command::HandOver(request)) {
+                    // Longer than the call may take; its answer comes earlier.
+                    self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER * 4);
+                    self.announcer.normal("HandOver", "Roll", format!("primary {from} is outdated and hands over"));
+                }
+            }
+            RollStep::Done | RollStep::Wait { .. } | RollStep::Hold(_) => {}
+        }
+    }
+
+    fn roll_pods(&mut self) -> Vec<RollPod> {
+        let existing: BTreeSet<&String> = self.pods.values().map(|pod| &pod.uid).collect();
+        self.deleted.retain(|uid| existing.contains(uid));
+        let revision = self.assignment.applied.workload.update_revision.as_ref();
+        let lease = self.held();
+        let names = self.cluster().pod_names().map(|name| ReplicaName::new(&name));
+        let pods = names.map(|name| {
+            let pod = self.pods.get(&name).filter(|pod| !pod.deleting && !self.deleted.contains(&pod.uid));
+            RollPod {
+                uid: pod.map(|pod| pod.uid.clone()),
+                outdated: pod.is_some_and(|pod| revision.is_some() && pod.revision.as_ref() != revision),
+                in_sync: lease.is_some_and(|lease| lease.in_sync().iter().any(|member| member.name == name)),
+                primary: lease.and_then(|lease| lease.holder()).is_some_and(|holder| holder.name == name),
+                name,
+            }
+        });
+        pods.collect()
+    }
+
+    fn write_status(&mut self) {
+        let now = self.now();
+        let snapshot = Snapshot {
+            cluster: self.cluster(),
+            workload: &self.assignment.applied.workload,
+            problem: self.assignment.problem.as_ref(),
+            sight: &self.sight,
+            register: self.tracker.register(),
+            decision: self.decision.as_ref(),
+            roll: &self.roll,
+            last_failover: self.last_failover.as_ref(),
+            now,
+        };
+        let status = status::assess(&snapshot, self.written.as_ref(), &timestamp());
+        let Some(due) = self.status_due(&status) else { return };
+        self.write_after = self.write_after.max(due);
+        if self.writing || now < self.write_after {
+            return;
+        }
+        self.writing = true;
+        let (client, namespace, name) =
+            (self.client.clone(), self.cluster().namespace.clone(), self.cluster().name.to_string());
+        self.jobs.spawn(async move {
+            let written = tokio::time::timeout(SWAP_TIMEOUT * 2, status::write(&client, &namespace, &name, &status)).await;
+            Done::StatusWritten(Box::new(status), flatten(written))
+        });
+    }
+
+    /// When this status may be written; `None`: it is what is there already.
+    fn status_due(&self, status: &BrokerClusterStatus) -> Option<Duration> {
+        let Some(written) = &self.written else { return Some(Duration::ZERO) };
+        if written == status {
+            return None;
+        }
+        let since = self.written_at.unwrap_or_default();
+        let truths = |status: &BrokerClusterStatus| {
+            status.conditions.iter().map(|condition| condition.status).collect::<Vec<_>>()
+        };
+        if written.primary != status.primary || written.epoch != status.epoch || truths(written) != truths(status) {
+            return Some(Duration::ZERO);
+        }
+        let matters = status::without_progress(written) != status::without_progress(status);
+        Some(since + if matters { CHANGES_EVERY } else { PROGRESS_EVERY })
+    }
+}
+
+fn flatten<E: std::fmt::Display>(
+    result: Result<Result<(), E>, tokio::time::error::Elapsed>,
+) -> Result<(), String> {
+    match result {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("the API server did not answer in time".into()),
+    }
+}
+
+fn timestamp() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp::from_unix_ms(i64::try_from(since.as_millis()).unwrap_or(0))
+}

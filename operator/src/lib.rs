@@ -1,0 +1,36 @@
+//! The operator: makes a broker cluster of each `BrokerCluster`, and elects a new primary within milliseconds of a death.
+//!
+//! Two halves. The reconciliation ([`controller`]) is five steps, one file each: [`dereference`] reads what no spec says,
+//! [`validate`] makes the target of the spec, [`build`] the objects of the target (one file for each kind), [`apply`] brings
+//! them to the API server and writes nothing that is there already, [`status`] says what has come of it. The fast path
+//! ([`failover`]) is one task for each cluster, fed by the first half.
+//!
+//! What the operator does not do: it holds no state of its own, so it may be restarted at any moment; it is not needed for a
+//! failover, which the backups hold without it; it does not decide who may be primary (`understudy-election` does).
+
+pub mod apply;
+pub mod build;
+pub mod config;
+mod controller;
+mod covers;
+pub mod dereference;
+pub mod failover;
+mod http;
+mod metrics;
+pub mod names;
+pub mod status;
+pub mod validate;
+
+use anyhow::Context as _;
+
+/// Runs until the process is told to end.
+///
+/// # Errors
+/// If there is no way to an API server, or the HTTP address cannot be listened on.
+pub async fn run(config: config::Config) -> anyhow::Result<()> {
+    let client = kube::Client::try_default().await.context("no way to an API server")?;
+    tokio::select! {
+        served = http::serve(config.http_listen) => served.with_context(|| format!("cannot listen on {}", config.http_listen)),
+        () = controller::run(client, &config) => Ok(()),
+    }
+}
