@@ -138,11 +138,15 @@ fn parse_size(text: &str) -> Result<usize, String> {
     }
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    match Cli::parse().command {
-        Command::Run(args) => runtime(args.threads)?.block_on(run(args)),
-        Command::Compare(args) => runtime(1)?.block_on(compare_clusters(args)),
-    }
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().command {
+        Command::Run(args) => runtime(args.threads).and_then(|runtime| runtime.block_on(run(args))),
+        Command::Compare(args) => runtime(1).and_then(|runtime| runtime.block_on(compare_clusters(args))),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(2)
+    })
 }
 
 /// One thread by default: the generator shares the machine with the brokers it measures.

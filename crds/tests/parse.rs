@@ -1,5 +1,7 @@
 //! What the parse makes of specs, by table.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use std::time::Duration;
 
 use expect_test::{Expect, expect};

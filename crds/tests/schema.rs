@@ -1,5 +1,7 @@
 //! The generated schema is the committed one. `UPDATE_EXPECT=1 cargo test -p understudy-crds` writes it anew.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 use expect_test::expect_file;
 use kube::CustomResourceExt;
 use understudy_crds::BrokerCluster;

@@ -1,1 +1,25 @@
-//! To be written.
+//! What the cluster tests (`tests/cluster`) are written with: a namespace for each, a broker cluster in it, a load with a
+//! ledger through the failover Service, and the means to kill what it runs on.
+//!
+//! It starts no Kubernetes (`e2e/up` does) and knows nothing of how a broker works inside: it sees what a user of the
+//! cluster sees, and what the machine under it can do to it. Nothing here waits without a deadline, and each deadline
+//! says what was waited for.
+
+mod cluster;
+mod dump;
+mod faults;
+mod inside;
+mod load;
+mod operator;
+mod report;
+mod space;
+mod wait;
+
+pub use cluster::Cluster;
+pub use faults::{Outage, kill_process, node_of, restore_nodes};
+pub use inside::{InsideAccount, InsideClient, InsideState};
+pub use load::{Aftermath, Load};
+pub use operator::{OperatorPause, restore_operator};
+pub use report::{Failure, Goal, Row};
+pub use space::{Space, with_temp_ns};
+pub use wait::eventually;

@@ -79,7 +79,12 @@ async fn apply_one(
     let Prepared { resource, name, mode, .. } = prepared;
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &cluster.namespace, resource);
     let failed = |verb| {
-        move |source| ApplyError::Api { verb, kind: resource.kind.clone(), name: name.clone(), source: Box::new(source) }
+        move |source| ApplyError::Api {
+            verb,
+            kind: resource.kind.clone(),
+            name: name.clone(),
+            source: Box::new(source),
+        }
     };
     let live = api.get_opt(name).await.map_err(failed("read"))?;
     if let Some(live) = &live {

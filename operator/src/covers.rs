@@ -59,7 +59,10 @@ mod tests {
     fn what_others_add_does_not_count_and_what_is_ours_does() {
         let desired = json!({"spec": {"replicas": 3, "ports": [{"port": 1}], "cpu": "1000m", "none": {}}});
         let table = [
-            (json!({"spec": {"replicas": 3, "ports": [{"port": 1, "protocol": "TCP"}], "cpu": "1", "x": 1}, "status": {}}), true),
+            (
+                json!({"spec": {"replicas": 3, "ports": [{"port": 1, "protocol": "TCP"}], "cpu": "1", "x": 1}, "status": {}}),
+                true,
+            ),
             (json!({"spec": {"replicas": 2, "ports": [{"port": 1}], "cpu": "1"}}), false),
             (json!({"spec": {"replicas": 3, "ports": [{"port": 1}, {"port": 2}], "cpu": "1"}}), false),
             (json!({"spec": {"replicas": 3, "ports": [], "cpu": "1"}}), false),

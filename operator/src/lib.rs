@@ -19,6 +19,8 @@ mod http;
 mod metrics;
 pub mod names;
 pub mod status;
+#[cfg(test)]
+mod status_tests;
 pub mod validate;
 
 use anyhow::Context as _;

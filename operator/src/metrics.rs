@@ -20,7 +20,11 @@ pub(crate) static CLUSTERS: LazyLock<IntGauge> = LazyLock::new(|| {
 });
 
 pub(crate) static ELECTIONS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    counters("understudy_operator_elections_total", "Elections that this operator has tried, by outcome of the swap.", "outcome")
+    counters(
+        "understudy_operator_elections_total",
+        "Elections that this operator has tried, by outcome of the swap.",
+        "outcome",
+    )
 });
 
 /// From 1 ms to 16 s.

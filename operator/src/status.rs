@@ -96,11 +96,7 @@ pub(crate) fn assess(
 }
 
 /// The status of a cluster that was never made, because its spec is invalid or an object could not be applied.
-pub(crate) fn assess_problem(
-    cluster: &BrokerCluster,
-    problem: &Problem,
-    at: &Timestamp,
-) -> BrokerClusterStatus {
+pub(crate) fn assess_problem(cluster: &BrokerCluster, problem: &Problem, at: &Timestamp) -> BrokerClusterStatus {
     let previous = cluster.status.as_ref();
     let ready = Verdict::new("Ready", ConditionStatus::False, problem.reason, problem.message.clone());
     let generation = cluster.metadata.generation;
@@ -158,6 +154,10 @@ impl Snapshot<'_> {
         let entry = self.lease().and_then(|lease| lease.in_sync().iter().find(|m| m.name.as_str() == name));
         let identity = seen.and_then(Seen::identity);
         entry.is_some_and(|member| identity.is_none_or(|identity| member.is(identity)))
+    }
+
+    fn works_in_set(&self, name: &str) -> bool {
+        self.lease().zip(self.seen(name)).is_some_and(|(lease, seen)| seen.works_in_set(lease, self.now))
     }
 
     fn seen(&self, name: &str) -> Option<&Seen> {
@@ -249,7 +249,7 @@ fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
     }
     let outside: Vec<String> = names
         .iter()
-        .filter(|name| !snapshot.in_set(name, snapshot.seen(name)))
+        .filter(|name| !snapshot.works_in_set(name))
         .map(|name| format!("{name} ({})", role(snapshot.seen(name), snapshot.now)))
         .collect();
     if !outside.is_empty() {
@@ -285,14 +285,14 @@ fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
         in_sync: snapshot.in_set(name, seen),
         position: status.and_then(|s| s.last.as_ref()).map(|last| format!("{}:{}", last.epoch, last.index)),
         lag,
-        catch_up: status.filter(|_| role == ReplicaRole::CatchingUp).and_then(|s| s.catch_up.as_ref()).map(|progress| {
-            CatchUpProgress {
+        catch_up: status.filter(|_| role == ReplicaRole::CatchingUp).and_then(|s| s.catch_up.as_ref()).map(
+            |progress| CatchUpProgress {
                 queues_done: to_i64(progress.queues_done),
                 queues: to_i64(progress.queues),
                 bytes_done: to_i64(progress.bytes_done),
                 bytes: to_i64(progress.bytes),
-            }
-        }),
+            },
+        ),
         message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
     }
 }

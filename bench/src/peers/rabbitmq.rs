@@ -1,5 +1,6 @@
 //! Three RabbitMQ nodes, by way of the script `rabbitmq-cluster`.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -80,7 +81,8 @@ impl RabbitCluster {
         command
             .args(arguments)
             .env("RABBITMQ_CLUSTER_DIR", &self.dir)
-            .env("RABBITMQ_CLUSTER_PORT", self.amqp_port.to_string());
+            .env("RABBITMQ_CLUSTER_PORT", self.amqp_port.to_string())
+            .process_group(0); // an interrupt from the keyboard is for this process, which then calls `down`
         command
     }
 }

@@ -55,6 +55,9 @@ impl State {
                 if self.names.contains_key(&spec.name) || self.queues.contains_key(&id) {
                     return Err(ApplyError::Exists { index: sync_point, name: spec.name });
                 }
+                if id.0 > sync_point {
+                    return Err(ApplyError::Base { what: "a queue declared after the sync point" });
+                }
                 self.add_queue(Queue::awaiting_backlog(id, detached_queue(&spec), sync_point));
                 Ok(())
             }

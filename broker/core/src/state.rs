@@ -23,6 +23,8 @@ pub enum ApplyError {
     Exists { index: Index, name: ShortStr },
     #[error("record {index} binds what is bound, or unbinds what is not, at exchange {source_exchange}")]
     Binding { index: Index, source_exchange: ShortStr },
+    #[error("record {index} lists its target queues out of order or twice")]
+    Targets { index: Index },
     #[error("a piece of a sync point came out of place: {what}")]
     Base { what: &'static str },
 }
@@ -168,6 +170,9 @@ impl State {
     }
 
     fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message) -> Result<(), ApplyError> {
+        if !targets.is_sorted_by(|one, next| one < next) {
+            return Err(ApplyError::Targets { index });
+        }
         for target in targets {
             self.queue(index, *target)?;
         }

@@ -45,7 +45,7 @@ impl Heartbeat {
     /// join the queue.
     pub(crate) fn handle_timeout(&mut self, now: Duration, total: u64, waiting: bool) -> HeartbeatAction {
         let Some(interval) = self.interval else { return HeartbeatAction::None };
-        if now >= self.last_received + interval * 3 {
+        if now >= self.last_received + interval * 2 {
             return HeartbeatAction::PeerIsGone;
         }
         if now < self.next_check {

@@ -87,119 +87,164 @@ fn epoch_start() {
 
 #[test]
 fn in_sync_set() {
-    check_record(&Record::InSyncSet { members: members() }, &expect![[r#"
+    check_record(
+        &Record::InSyncSet { members: members() },
+        &expect![[r#"
         020200000003622d31bc0a0000000000
         0000000000000000000003622d31bc0a
         00000000000000000000000000000177
         00000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn exchange_declare() {
-    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Direct)), &expect![[r#"
+    check_record(
+        &Record::ExchangeDeclare(exchange(ExchangeKind::Direct)),
+        &expect![[r#"
         030265780101000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn exchange_declare_fanout() {
-    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Fanout)), &expect![[r#"
+    check_record(
+        &Record::ExchangeDeclare(exchange(ExchangeKind::Fanout)),
+        &expect![[r#"
         030265780201000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn exchange_declare_topic() {
-    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Topic)), &expect![[r#"
+    check_record(
+        &Record::ExchangeDeclare(exchange(ExchangeKind::Topic)),
+        &expect![[r#"
         030265780301000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn exchange_declare_headers() {
-    check_record(&Record::ExchangeDeclare(exchange(ExchangeKind::Headers)), &expect![[r#"
+    check_record(
+        &Record::ExchangeDeclare(exchange(ExchangeKind::Headers)),
+        &expect![[r#"
         030265780401000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn exchange_delete() {
-    check_record(&Record::ExchangeDelete { name: short("ex") }, &expect![[r#"
+    check_record(
+        &Record::ExchangeDelete { name: short("ex") },
+        &expect![[r#"
         04026578
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn queue_declare() {
-    check_record(&Record::QueueDeclare(queue_spec()), &expect![[r#"
+    check_record(
+        &Record::QueueDeclare(queue_spec()),
+        &expect![[r#"
         05066f72646572730100010400000001
         6b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn queue_delete() {
-    check_record(&Record::QueueDelete { queue: queue(9) }, &expect![[r#"
+    check_record(
+        &Record::QueueDelete { queue: queue(9) },
+        &expect![[r#"
         060900000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn bind() {
-    check_record(&Record::Bind(binding(Destination::Queue(queue(9)))), &expect![[r#"
+    check_record(
+        &Record::Bind(binding(Destination::Queue(queue(9)))),
+        &expect![[r#"
         0702657801090000000000000003612e
         2300000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn bind_to_exchange() {
-    check_record(&Record::Bind(binding(Destination::Exchange(short("other")))), &expect![[r#"
+    check_record(
+        &Record::Bind(binding(Destination::Exchange(short("other")))),
+        &expect![[r#"
         0702657802056f7468657203612e2300
         000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn unbind() {
-    check_record(&Record::Unbind(binding(Destination::Queue(queue(9)))), &expect![[r#"
+    check_record(
+        &Record::Unbind(binding(Destination::Queue(queue(9)))),
+        &expect![[r#"
         0802657801090000000000000003612e
         2300000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn publish() {
-    check_record(&Record::Publish { targets: vec![queue(5), queue(6)], message: message() }, &expect![[r#"
+    check_record(
+        &Record::Publish { targets: vec![queue(5), queue(6)], message: message() },
+        &expect![[r#"
         09020000000500000000000000060000
         00000000000109616d712e746f706963
         03612e6203000000100002
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn dequeue() {
-    check_record(&Record::Dequeue { queue: queue(5), messages: vec![Index(7), Index(8)] }, &expect![[r#"
+    check_record(
+        &Record::Dequeue { queue: queue(5), messages: vec![Index(7), Index(8)] },
+        &expect![[r#"
         0a050000000000000002000000070000
         00000000000800000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn requeue() {
-    check_record(&Record::Requeue { queue: queue(5), messages: vec![Index(7)] }, &expect![[r#"
+    check_record(
+        &Record::Requeue { queue: queue(5), messages: vec![Index(7)] },
+        &expect![[r#"
         0b050000000000000001000000070000
         0000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn purge() {
-    check_record(&Record::Purge { queue: queue(5), up_to: Index(100), except: vec![Index(7)] }, &expect![[r#"
+    check_record(
+        &Record::Purge { queue: queue(5), up_to: Index(100), except: vec![Index(7)] },
+        &expect![[r#"
         0c050000000000000064000000000000
         00010000000700000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -224,32 +269,44 @@ fn base_start() {
 
 #[test]
 fn base_exchange() {
-    check_piece(&BasePiece::Exchange(exchange(ExchangeKind::Topic)), &expect![[r#"
+    check_piece(
+        &BasePiece::Exchange(exchange(ExchangeKind::Topic)),
+        &expect![[r#"
         020265780301000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn base_queue() {
-    check_piece(&BasePiece::Queue { id: queue(9), spec: queue_spec() }, &expect![[r#"
+    check_piece(
+        &BasePiece::Queue { id: queue(9), spec: queue_spec() },
+        &expect![[r#"
         030900000000000000066f7264657273
         01000104000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn base_binding() {
-    check_piece(&BasePiece::Binding(binding(Destination::Queue(queue(9)))), &expect![[r#"
+    check_piece(
+        &BasePiece::Binding(binding(Destination::Queue(queue(9)))),
+        &expect![[r#"
         0402657801090000000000000003612e
         2300000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn base_topology_end() {
-    check_piece(&BasePiece::TopologyEnd, &expect![[r#"
+    check_piece(
+        &BasePiece::TopologyEnd,
+        &expect![[r#"
         05
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -266,16 +323,22 @@ fn base_message() {
 
 #[test]
 fn base_queue_done() {
-    check_piece(&BasePiece::QueueDone { queue: queue(5) }, &expect![[r#"
+    check_piece(
+        &BasePiece::QueueDone { queue: queue(5) },
+        &expect![[r#"
         070500000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn base_end() {
-    check_piece(&BasePiece::End { floor: Index(120) }, &expect![[r#"
+    check_piece(
+        &BasePiece::End { floor: Index(120) },
+        &expect![[r#"
         087800000000000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -290,7 +353,8 @@ fn a_frame_is_header_meta_and_body() {
         30120000000000000901000000050000
         00000000000109616d712e746f706963
         03612e620300000010000268656c6c6f
-    "#]].assert_eq(&hex(&bytes));
+    "#]]
+    .assert_eq(&hex(&bytes));
     assert_eq!(bytes.len(), frame.len());
     let mut stream = Rope::default();
     stream.push(bytes.into());
@@ -304,7 +368,8 @@ fn a_frame_is_header_meta_and_body() {
         03000000000000003412000000000000
         30120000000000000705000000000000
         00
-    "#]].assert_eq(&hex(&bytes));
+    "#]]
+    .assert_eq(&hex(&bytes));
 }
 
 #[test]

@@ -127,13 +127,14 @@ async fn kill_once(
     last_kill: &mut Instant,
 ) -> anyhow::Result<Failover> {
     scene.await_all_in_sync(usize::from(options.replicas), IN_SYNC_WITHIN).await?;
-    scene.pause_until(*last_kill + Duration::from_millis(options.interval_ms)).await;
+    let next_kill = *last_kill + Duration::from_millis(options.interval_ms);
+    scene.during(tokio::time::sleep_until(next_kill.into())).await;
     let (killed, epoch) = scene.primary().context("there is no primary to kill")?;
     let at = cluster.kill(&killed).await.with_context(|| format!("{killed} does not run"))?;
     ledger.note_failure(at);
     *last_kill = at;
     scene.say(&format!("kill {number} of {}: kill -9 {killed}", options.kills));
-    let gap = publisher.recovery(at, RECOVERED_WITHIN).await;
+    let gap = scene.during(publisher.recovery(at, RECOVERED_WITHIN)).await;
     let election = scene.await_primary_after(epoch, RECOVERED_WITHIN).await?;
     let gap = gap.with_context(|| format!("no confirm within {RECOVERED_WITHIN:?}"))?;
     scene.say(&format!("first confirm on {} after {} ms", election.name, gap.as_millis()));

@@ -70,13 +70,12 @@ impl Scene {
         newer(&self.picture).ok_or_else(|| anyhow::anyhow!("the new primary is gone"))
     }
 
-    /// Keeps seeing what happens meanwhile.
-    pub(crate) async fn pause_until(&mut self, when: Instant) {
-        let pause = tokio::time::sleep_until(when.into());
-        tokio::pin!(pause);
+    /// Keeps seeing what happens while something else is waited for.
+    pub(crate) async fn during<T>(&mut self, awaited: impl Future<Output = T>) -> T {
+        tokio::pin!(awaited);
         loop {
             tokio::select! {
-                () = &mut pause => return,
+                outcome = &mut awaited => return outcome,
                 Some(event) = self.events.recv() => self.see(event),
             }
         }

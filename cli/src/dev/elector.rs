@@ -235,7 +235,9 @@ impl<S: LeaseStore> Elector<S> {
         let view = self.brokers.view(now, self.tracker.register(), self.plan.processes_in_set, self.plan.timings);
         let called_for = self.noticed.unwrap_or_else(Instant::now);
         let decision = decide(now, &view);
-        tracing::trace!(?decision);
+        if self.noticed.is_some() {
+            tracing::debug!(?decision, since_noticed = ?called_for.elapsed());
+        }
         if !matches!(decision, Decision::Blocked { .. }) {
             self.told.blocked = None;
         }
@@ -309,7 +311,11 @@ impl<S: LeaseStore> Elector<S> {
         let Some(lease) = self.lease().cloned() else { return };
         let Some(holder) = lease.holder() else { return };
         if lease.epoch() > self.told.primary {
-            let reason = "elected by the brokers themselves: a hand-over, or a backup that took over".to_string();
+            let reason = match self.told.primary {
+                Epoch(0) => "a new cluster: elected by the brokers themselves",
+                _ => "elected by the brokers themselves: a hand-over, or a backup that took over",
+            };
+            let reason = reason.to_string();
             self.tell_primary(&lease, holder, reason, None);
         }
         self.tell_serving(holder, lease.epoch());

@@ -97,6 +97,8 @@ impl LocalCluster {
     /// No elections on the way out: the next start is the next election.
     pub(crate) async fn stop(self) {
         self.elector.abort();
-        self.supervisor.stop().await;
+        let lease = LocalLease::new(self.config.dir.lease()).read().await;
+        let primary = lease.ok().flatten().and_then(|(lease, _)| lease.holder().map(|holder| holder.name.clone()));
+        self.supervisor.stop(primary).await;
     }
 }

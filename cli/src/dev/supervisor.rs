@@ -49,7 +49,25 @@ pub(crate) struct Launch {
 pub(crate) struct Supervisor {
     tasks: JoinSet<()>,
     kills: Vec<(ReplicaName, mpsc::Sender<oneshot::Sender<Instant>>)>,
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
+}
+
+/// Which brokers are asked to stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Stop {
+    None,
+    AllBut(ReplicaName),
+    All,
+}
+
+impl Stop {
+    fn concerns(&self, name: &ReplicaName) -> bool {
+        match self {
+            Self::None => false,
+            Self::AllBut(spared) => spared != name,
+            Self::All => true,
+        }
+    }
 }
 
 /// What each broker's task tells others.
@@ -85,7 +103,7 @@ impl Roster {
 
 impl Supervisor {
     pub(crate) fn start(launches: Vec<Launch>, listeners: &Listeners) -> Self {
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stopped) = watch::channel(Stop::None);
         let mut tasks = JoinSet::new();
         let mut kills = Vec::new();
         for launch in launches {
@@ -107,9 +125,16 @@ impl Supervisor {
         sent.await.ok()
     }
 
-    /// Asks every broker to stop, kills what has not after a while, and returns when all have ended.
-    pub(crate) async fn stop(mut self) {
-        self.stop.send_replace(true);
+    /// Asks every broker to stop, `last` only when the others have ended; kills what has not after a while; returns when all
+    /// have ended. With the primary for the last, each backup leaves in good order and the primary has nobody to wait for.
+    pub(crate) async fn stop(mut self, last: Option<ReplicaName>) {
+        if let Some(last) = last.filter(|last| self.kills.iter().any(|(name, _)| name == last)) {
+            self.stop.send_replace(Stop::AllBut(last));
+            while self.tasks.len() > 1 {
+                self.tasks.join_next().await;
+            }
+        }
+        self.stop.send_replace(Stop::All);
         while self.tasks.join_next().await.is_some() {}
     }
 }
@@ -118,7 +143,7 @@ struct Keeper {
     launch: Launch,
     listeners: Listeners,
     killed: mpsc::Receiver<oneshot::Sender<Instant>>,
-    stopped: watch::Receiver<bool>,
+    stopped: watch::Receiver<Stop>,
     short_lives: u32,
 }
 
@@ -147,7 +172,7 @@ impl Keeper {
             }
             tokio::select! {
                 () = tokio::time::sleep(pause(self.short_lives)) => {}
-                () = asked_to_stop(&mut self.stopped) => return,
+                () = asked_to_stop(&mut self.stopped, &self.launch.name) => return,
             }
         }
     }
@@ -191,7 +216,7 @@ impl Keeper {
                         let _ = reply.send(sent);
                     }
                 }
-                () = asked_to_stop(&mut self.stopped) => {
+                () = asked_to_stop(&mut self.stopped, &self.launch.name) => {
                     stop(&mut child, pid).await;
                     return End::Stopped;
                 }
@@ -231,9 +256,9 @@ fn pause(short_lives: u32) -> Duration {
 }
 
 /// Also when the supervisor is gone.
-async fn asked_to_stop(stopped: &mut watch::Receiver<bool>) {
+async fn asked_to_stop(stopped: &mut watch::Receiver<Stop>, name: &ReplicaName) {
     // What comes back is a lock on the value, which must not be held.
-    let _ = stopped.wait_for(|stopped| *stopped).await;
+    let _ = stopped.wait_for(|stop| stop.concerns(name)).await;
 }
 
 async fn stop(child: &mut Child, pid: u32) {
@@ -285,8 +310,12 @@ mod tests {
         told: mpsc::Receiver<Event>,
     }
 
-    /// A "broker" that runs a shell script.
+    /// One "broker" that runs a shell script.
     fn rig(script: &str) -> Rig {
+        rig_of(&["dev-0"], script)
+    }
+
+    fn rig_of(names: &[&str], script: &str) -> Rig {
         let dir = tempfile::tempdir().unwrap();
         let (elector, heard) = mpsc::channel(100);
         let (events, told) = Events::channel();
@@ -299,15 +328,16 @@ mod tests {
             lease_dir: dir.path().into(),
             brokers: Vec::new(),
         };
-        let launch = Launch {
-            name: ReplicaName::new("dev-0"),
+        let launch = |name: &&str| Launch {
+            name: ReplicaName::new(name),
             program: "/bin/sh".into(),
-            arguments: vec!["-c".into(), script.into()],
-            log: dir.path().join("dev-0.log"),
+            arguments: vec!["-c".into(), script.into(), (*name).into()],
+            log: dir.path().join(format!("{name}.log")),
             verbose: false,
         };
+        let launches = names.iter().map(launch).collect();
         let listeners = Listeners { elector, events, roster: Arc::new(Roster::new(dir.path(), file)) };
-        let supervisor = Supervisor::start(vec![launch], &listeners);
+        let supervisor = Supervisor::start(launches, &listeners);
         Rig { dir, supervisor, heard, told }
     }
 
@@ -321,8 +351,8 @@ mod tests {
         }
 
         /// Until the script has said so in its log.
-        async fn await_log(&self, text: &str) {
-            let log = self.dir.path().join("dev-0.log");
+        async fn await_log(&self, name: &str, text: &str) {
+            let log = self.dir.path().join(format!("{name}.log"));
             let said = async {
                 while !std::fs::read_to_string(&log).unwrap_or_default().contains(text) {
                     tokio::time::sleep(Duration::from_millis(5)).await;
@@ -344,7 +374,7 @@ mod tests {
         assert!(how.contains("SIGKILL"), "{how}");
         let Event::Started { pid: second, .. } = rig.told().await else { panic!("not started again") };
         assert_ne!(first, second);
-        rig.supervisor.stop().await;
+        rig.supervisor.stop(None).await;
     }
 
     #[tokio::test]
@@ -356,16 +386,37 @@ mod tests {
             }
         };
         assert!(note.contains("no such directory"), "{note}");
-        rig.supervisor.stop().await;
+        rig.supervisor.stop(None).await;
     }
 
     #[tokio::test]
     async fn stopping_asks_first() {
         let rig = rig("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
-        rig.await_log("ready").await;
+        rig.await_log("dev-0", "ready").await;
         let dir = rig.dir;
-        rig.supervisor.stop().await;
+        rig.supervisor.stop(None).await;
         assert!(std::fs::read_to_string(dir.path().join("dev-0.log")).unwrap().contains("asked"));
+    }
+
+    #[tokio::test]
+    async fn the_primary_is_asked_last() {
+        let order = "trap 'echo $0 >> order; exit 0' TERM; echo ready; while :; do sleep 0.01; done";
+        let home = tempfile::tempdir().unwrap();
+        let names = ["dev-0", "dev-1", "dev-2"];
+        let rig = rig_of(&names, &format!("cd {}; {order}", home.path().display()));
+        for name in names {
+            rig.await_log(name, "ready").await;
+        }
+        rig.supervisor.stop(Some(ReplicaName::new("dev-1"))).await;
+        let order = std::fs::read_to_string(home.path().join("order")).unwrap();
+        assert_eq!(order.lines().count(), 3, "{order}");
+        assert_eq!(order.lines().last(), Some("dev-1"), "{order}");
+    }
+
+    #[tokio::test]
+    async fn a_name_that_is_none_of_them_is_not_waited_for() {
+        let rig = rig("exec sleep 1000");
+        rig.supervisor.stop(Some(ReplicaName::new("dev-7"))).await;
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! ServiceAccount, Role and RoleBinding of the brokers: the Lease and the EndpointSlice of their own cluster, their own
-//! pods' labels, nothing else. `create` and `list` cannot be limited to a name by RBAC where no name is in the request.
+//! pods' labels, nothing else. RBAC cannot limit `create` to a name: none is in the request's path.
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::api::rbac::v1::{PolicyRule, Role, RoleBinding, RoleRef, Subject};
@@ -28,12 +28,11 @@ pub(super) fn role(cluster: &ValidatedCluster) -> Role {
     Role {
         metadata: metadata(cluster, names.broker_account()),
         rules: Some(vec![
-            rule("coordination.k8s.io", "leases", &["get", "list", "watch", "update", "patch"], Some(lease)),
+            rule("coordination.k8s.io", "leases", &["get", "list", "watch", "update"], Some(lease)),
             // A primary creates a deleted Lease anew, and brokers make the first one where no operator runs.
             rule("coordination.k8s.io", "leases", &["create"], None),
-            rule("discovery.k8s.io", "endpointslices", &["get", "update", "patch"], Some(slice)),
-            rule("discovery.k8s.io", "endpointslices", &["create"], None),
-            rule("", "pods", &["get", "patch"], Some(cluster.pod_names().collect())),
+            rule("discovery.k8s.io", "endpointslices", &["get", "update"], Some(slice)),
+            rule("", "pods", &["patch"], Some(cluster.pod_names().collect())),
         ]),
     }
 }

@@ -114,11 +114,7 @@ pub(super) fn build(
         cluster,
         names.tls_secret(),
         &[(AUTHORITY_CERTIFICATE, &authorities), (CERTIFICATE, &certificate), (KEY, &key)],
-        &[
-            (RENEW_AFTER_ANNOTATION, &renew_after),
-            (ISSUER_ANNOTATION, &issuer),
-            (HOSTS_ANNOTATION, &hosts.join(",")),
-        ],
+        &[(RENEW_AFTER_ANNOTATION, &renew_after), (ISSUER_ANNOTATION, &issuer), (HOSTS_ANNOTATION, &hosts.join(","))],
     );
     Ok(Certificates { authority_secret, tls_secret, material: TlsMaterial { authorities, certificate, key } })
 }
@@ -225,12 +221,7 @@ fn unreadable(secret: &Secret, key: &'static str) -> CertificateError {
     CertificateError::Unreadable { secret: secret.metadata.name.clone().unwrap_or_default(), key }
 }
 
-fn secret(
-    cluster: &ValidatedCluster,
-    name: String,
-    data: &[(&str, &str)],
-    annotations: &[(&str, &str)],
-) -> Secret {
+fn secret(cluster: &ValidatedCluster, name: String, data: &[(&str, &str)], annotations: &[(&str, &str)]) -> Secret {
     let mut metadata = metadata(cluster, name);
     metadata.annotations = Some(annotations.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect());
     let data: BTreeMap<_, _> =
@@ -298,8 +289,10 @@ mod tests {
         damaged.data.get_or_insert_default().insert("ca.key".into(), ByteString(b"no key".to_vec()));
         let observed = Observed { authority_secret: Some(damaged), ..Observed::default() };
         let error = build(&cluster(), &observed, day(1)).err().unwrap();
-        expect_test::expect!["Secret orders-ca: ca.key is absent or not text in PEM; delete the Secret to have new certificates made"]
-            .assert_eq(&error.to_string());
+        expect_test::expect![
+            "Secret orders-ca: ca.key is absent or not text in PEM; delete the Secret to have new certificates made"
+        ]
+        .assert_eq(&error.to_string());
     }
 
     #[test]

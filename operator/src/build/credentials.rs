@@ -26,7 +26,9 @@ const HASH_PASSES: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
-    #[error("Secret {secret}: {key} is absent, empty, not UTF-8, or holds a line break; set it, or delete the Secret to have a new one made")]
+    #[error(
+        "Secret {secret}: {key} is absent, empty, not UTF-8, or holds a line break; set it, or delete the Secret to have a new one made"
+    )]
     Unusable { secret: String, key: &'static str },
     #[error("Secret {secret}: the user's name holds a ':', which ends a name in the users file; choose another")]
     Colon { secret: String },
@@ -102,9 +104,8 @@ pub(super) fn secret(
 fn text(secret: &Secret, key: &'static str) -> Result<String, CredentialError> {
     let bytes = secret.data.as_ref().and_then(|data| data.get(key));
     let text = bytes.and_then(|bytes| String::from_utf8(bytes.0.clone()).ok());
-    text.filter(|text| !text.is_empty() && !text.contains(['\n', '\r', '\0'])).ok_or_else(|| {
-        CredentialError::Unusable { secret: secret.metadata.name.clone().unwrap_or_default(), key }
-    })
+    text.filter(|text| !text.is_empty() && !text.contains(['\n', '\r', '\0']))
+        .ok_or_else(|| CredentialError::Unusable { secret: secret.metadata.name.clone().unwrap_or_default(), key })
 }
 
 fn users_text(secret: &Secret) -> Option<String> {
@@ -198,7 +199,9 @@ mod tests {
     fn unusable_credentials_are_named() {
         let verified = VerifiedCredentials::default();
         let made = secret(&cluster(), &Observed::default(), &verified).unwrap();
-        for (key, value, expected) in [("password", "", "password"), ("username", "a\nb", "username"), ("username", "a:b", "':'")] {
+        for (key, value, expected) in
+            [("password", "", "password"), ("username", "a\nb", "username"), ("username", "a:b", "':'")]
+        {
             let mut damaged = made.clone();
             damaged.data.get_or_insert_default().insert(key.into(), ByteString(value.as_bytes().to_vec()));
             let error = rebuilt(&damaged, &verified).unwrap_err().to_string();

@@ -13,7 +13,8 @@ use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
     ObjectFieldSelector, PersistentVolumeClaim, PersistentVolumeClaimSpec, PodAffinityTerm, PodAntiAffinity,
     PodSecurityContext, PodSpec, PodTemplateSpec, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource,
-    SecurityContext, TopologySpreadConstraint, Volume, VolumeMount, VolumeResourceRequirements, WeightedPodAffinityTerm,
+    SecurityContext, TopologySpreadConstraint, Volume, VolumeMount, VolumeResourceRequirements,
+    WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -70,7 +71,7 @@ pub(super) fn claims_to_grow(cluster: &ValidatedCluster, observed: &Observed) ->
     let Ok(wanted) = cluster.storage_size.quantity() else { return Vec::new() };
     let own: Vec<String> = cluster.pod_names().map(|pod| names.claim(&pod)).collect();
     let small = observed.claims.iter().filter(|claim| {
-        let size = claim.spec.as_ref().and_then(|spec| claimed(spec)).and_then(|size| size.quantity().ok());
+        let size = claim.spec.as_ref().and_then(claimed).and_then(|size| size.quantity().ok());
         size.is_some_and(|size| size < wanted) && claim.metadata.deletion_timestamp.is_none()
     });
     let small = small.filter_map(|claim| claim.metadata.name.clone()).filter(|name| own.contains(name));

@@ -5,16 +5,19 @@
 //! Who may be elected is not decided here: `understudy-election` decides, on what [`sight`] has gathered, and the swap of the
 //! Lease alone makes it so. Two operators at once are safe: one of two swaps is refused.
 
+mod actions;
 mod announce;
 mod endpoint;
 mod peer;
 mod peers;
-mod pods;
+pub(crate) mod pods;
 mod report;
 pub(crate) mod roll;
 pub(crate) mod sight;
 mod task;
 
+#[cfg(test)]
+pub(crate) mod scene;
 #[cfg(test)]
 mod sight_tests;
 

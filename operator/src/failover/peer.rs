@@ -34,6 +34,9 @@ pub(crate) const MAX_COMMANDS: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) ip: IpAddr,
+    /// Pod and container. Another one is dialled anew, so that the first status of a stream is that of a process which
+    /// started after its predecessor was known to have ended.
+    pub(crate) life: (String, Option<String>),
     /// The name in its certificate.
     pub(crate) host: String,
     pub(crate) tls: TlsMaterial,
@@ -56,8 +59,14 @@ pub(crate) struct PeerEvent {
 #[derive(Debug)]
 pub(crate) enum PeerEventKind {
     /// `first`: the first of a new stream.
-    Status { status: Box<wire::Status>, first: bool },
-    Lost { how: Loss, why: String },
+    Status {
+        status: Box<wire::Status>,
+        first: bool,
+    },
+    Lost {
+        how: Loss,
+        why: String,
+    },
     HandedOver(Result<wire::HandOverReply, String>),
 }
 
@@ -75,7 +84,10 @@ enum End {
     Closed,
     /// It is somewhere else now.
     Moved,
-    Lost { how: Loss, why: String },
+    Lost {
+        how: Loss,
+        why: String,
+    },
 }
 
 impl Peer {
@@ -262,7 +274,8 @@ mod tests {
         let tls = TlsMaterial { authorities: String::new(), certificate: String::new(), key: String::new() };
         let error = io::Error::from(io::ErrorKind::ConnectionRefused);
         assert!(refused(&error) && !unreachable(&error));
-        let address = Address { ip: "127.0.0.1".parse().unwrap(), host: "localhost".into(), tls };
+        let address =
+            Address { ip: "127.0.0.1".parse().unwrap(), life: ("p-1".into(), None), host: "localhost".into(), tls };
         // An empty certificate is no sign of a dead process.
         assert!(matches!(connect(&address).await, Err(End::Lost { how: Loss::Silent, .. })));
     }

@@ -29,7 +29,8 @@ impl PodFacts {
         let container = status.container_statuses.iter().flatten().find(|container| container.name == BROKER_CONTAINER);
         let finished = matches!(status.phase.as_deref(), Some("Failed" | "Succeeded"));
         let is_true = |kind: &str| status.conditions.iter().flatten().any(|c| c.type_ == kind && c.status == "True");
-        let unschedulable = status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
+        let unschedulable =
+            status.conditions.iter().flatten().find(|c| c.type_ == "PodScheduled" && c.status == "False");
         let unschedulable = unschedulable.map(|condition| {
             let reason = condition.reason.as_deref().unwrap_or("Unschedulable");
             format!("{reason}: {}", condition.message.as_deref().unwrap_or("no node takes the pod"))

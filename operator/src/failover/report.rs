@@ -65,7 +65,8 @@ pub(crate) fn read(
     if status.in_sync.len() > MAX_MEMBERS {
         return Err(ReportError::TooManyMembers(status.in_sync.len()));
     }
-    let recorded_set: BTreeSet<Member> = status.in_sync.iter().map(|member| member.parse()).collect::<Result<_, _>>()?;
+    let recorded_set: BTreeSet<Member> =
+        status.in_sync.iter().map(|member| member.parse()).collect::<Result<_, _>>()?;
     let known_epoch = Epoch(status.epoch);
     let role = match status.role() {
         wire::Role::Primary => {
@@ -83,15 +84,17 @@ pub(crate) fn read(
     }))
 }
 
+/// Without a primary, and without having lost one, a broker has followed nobody yet.
 fn hearing(heard: &wire::HeardPrimary, now: Duration) -> Role {
     let epoch = Epoch(heard.epoch);
-    match &heard.lost {
-        None => Role::Hears { epoch },
-        Some(lost) => Role::Lost {
+    match (&heard.primary, &heard.lost) {
+        (Some(_), None) => Role::Hears { epoch },
+        (_, Some(lost)) if epoch > Epoch(0) => Role::Lost {
             epoch,
             since: now.saturating_sub(Duration::from_millis(lost.since_ms)),
             how: if lost.reset { Loss::Reset } else { Loss::Silent },
         },
+        _ => Role::Idle,
     }
 }
 
@@ -108,5 +111,29 @@ pub(crate) fn wire_identity(identity: &Identity) -> wire::Identity {
         name: identity.name.to_string(),
         store: identity.store.to_string(),
         process: identity.process.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hearing_lost_and_idle() {
+        let now = Duration::from_secs(10);
+        let primary = || Some(wire::Identity::default());
+        let lost = |reset| Some(wire::Lost { since_ms: 300, reset });
+        let since = Duration::from_millis(9_700);
+        let table = [
+            (primary(), 3, None, Role::Hears { epoch: Epoch(3) }),
+            (primary(), 3, lost(true), Role::Lost { epoch: Epoch(3), since, how: Loss::Reset }),
+            (None, 3, lost(false), Role::Lost { epoch: Epoch(3), since, how: Loss::Silent }),
+            (None, 3, None, Role::Idle),
+            (None, 0, lost(true), Role::Idle),
+        ];
+        for (primary, epoch, lost, expected) in table {
+            let heard = wire::HeardPrimary { primary, epoch, lost };
+            assert_eq!(hearing(&heard, now), expected, "{heard:?}");
+        }
     }
 }

@@ -24,9 +24,17 @@ pub(crate) enum RollStep {
     /// Every pod has the newest template.
     Done,
     /// Wait: something is under way.
-    Wait { outdated: usize, reason: RollWait },
-    Delete { pod: ReplicaName, uid: String },
-    HandOver { from: ReplicaName },
+    Wait {
+        outdated: usize,
+        reason: RollWait,
+    },
+    Delete {
+        pod: ReplicaName,
+        uid: String,
+    },
+    HandOver {
+        from: ReplicaName,
+    },
     /// A person has to decide.
     Hold(RollHold),
 }
@@ -115,13 +123,16 @@ mod tests {
 
     /// One word a pod: `P` primary, `B` in-sync backup, `c` not in sync, `-` absent; `!` after it: outdated.
     fn check(pods: &str, min_in_sync: usize, expected: Expect) {
-        let pods: Vec<RollPod> = (0..).zip(pods.split(' ')).map(|(ordinal, word)| RollPod {
-            name: ReplicaName::new(&format!("orders-{ordinal}")),
-            uid: (!word.starts_with('-')).then(|| format!("u{ordinal}")),
-            outdated: word.ends_with('!'),
-            in_sync: word.starts_with(['P', 'B']),
-            primary: word.starts_with('P'),
-        }).collect();
+        let pods: Vec<RollPod> = (0..)
+            .zip(pods.split(' '))
+            .map(|(ordinal, word)| RollPod {
+                name: ReplicaName::new(&format!("orders-{ordinal}")),
+                uid: (!word.starts_with('-')).then(|| format!("u{ordinal}")),
+                outdated: word.ends_with('!'),
+                in_sync: word.starts_with(['P', 'B']),
+                primary: word.starts_with('P'),
+            })
+            .collect();
         let step = next(&pods, min_in_sync);
         let text = match &step {
             RollStep::Delete { pod, uid } => format!("delete {pod} {uid}"),
@@ -153,7 +164,13 @@ mod tests {
 
     #[test]
     fn never_below_min_in_sync() {
-        check("P! B!", 2, expect!["RollHeld: no pod can be replaced: minInSync is 2 and 2 replicas are in sync, so confirms would stop; lower minInSync, add a replica, or delete outdated pods by hand"]);
+        check(
+            "P! B!",
+            2,
+            expect![
+                "RollHeld: no pod can be replaced: minInSync is 2 and 2 replicas are in sync, so confirms would stop; lower minInSync, add a replica, or delete outdated pods by hand"
+            ],
+        );
         check("P! B!", 1, expect!["delete orders-1 u1"]);
         check("P B! c", 2, expect!["Rolling: 1 outdated; waiting for orders-2 to be in sync"]);
     }

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use understudy_election::{Contact, Elector, Loss, Register, ReplicaView, Spec, Timings, View};
+use understudy_election::{Contact, Elector, Lease, Loss, Register, ReplicaView, Role, Spec, Timings, View};
 use understudy_proto as wire;
 use understudy_record::{Identity, ReplicaName};
 
@@ -70,6 +70,15 @@ impl Seen {
     /// Its status, if it is heard.
     pub(crate) fn heard(&self, now: Duration) -> Option<&wire::Status> {
         self.status.as_ref().filter(|_| self.contact(now) == Contact::Reachable)
+    }
+
+    /// A member of the Lease's set that does its work now: serves, or hears the primary. Being in the set is not enough for a
+    /// roll: a member that was just restarted is in it, and acknowledges nothing until it follows.
+    pub(crate) fn works_in_set(&self, lease: &Lease, now: Duration) -> bool {
+        let Some(Said::Report(report)) = &self.said else { return false };
+        let works =
+            matches!(report.role, Role::Primary { epoch, .. } | Role::Hears { epoch } if epoch == lease.epoch());
+        works && !self.ended && self.contact(now) == Contact::Reachable && lease.entry_of(&report.identity).is_some()
     }
 
     fn view(&self, now: Duration) -> ReplicaView {
@@ -139,7 +148,9 @@ impl Sight {
         let Some(seen) = self.replicas.get_mut(name) else { return };
         seen.link = match (seen.link, how) {
             (Link::Up { heard_at }, Loss::Silent) => Link::Down { since: heard_at, how },
-            (Link::Down { how: Loss::Reset, .. }, _) | (Link::Down { how: Loss::Silent, .. }, Loss::Silent) => seen.link,
+            (Link::Down { how: Loss::Reset, .. }, _) | (Link::Down { how: Loss::Silent, .. }, Loss::Silent) => {
+                seen.link
+            }
             (Link::Untried, Loss::Silent) => Link::Untried, // it was never heard: that is no loss
             (_, Loss::Reset) => Link::Down { since: at, how },
         };

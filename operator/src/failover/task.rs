@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, DeleteParams, Preconditions};
+use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
@@ -24,24 +24,24 @@ use understudy_record::{Epoch, Identity, ReplicaName};
 
 use super::Assignment;
 use super::announce::Announcer;
-use super::endpoint::{PrimaryAddress, publish};
-use super::peer::{Address, Command, PeerEvent, PeerEventKind};
+use super::endpoint::PrimaryAddress;
+use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::report::wire_identity;
-use super::roll::{self, RollPod, RollStep};
+use super::roll::RollStep;
 use super::sight::Sight;
-use crate::names::{GRPC_PORT, Names, labels, owner, selector_text};
-use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot};
+use crate::names::{Names, labels, owner, selector_text};
+use crate::status::{self, CHANGES_EVERY};
 
 /// An election's request to the API server; longer than a busy server takes, shorter than the Lease lasts.
-const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a swap that failed, so that an API server in trouble is not asked in a loop.
 const SWAP_RETRY_AFTER: Duration = Duration::from_millis(200);
 const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The EndpointSlice is looked at again this often, in case somebody has changed it.
-const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
-const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
+pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
+pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
 
@@ -52,7 +52,7 @@ pub(super) async fn run(client: Client, assignments: watch::Receiver<Assignment>
 }
 
 /// A job that has ended.
-enum Done {
+pub(super) enum Done {
     Published(PrimaryAddress, Result<(), String>),
     Deleted { uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
@@ -60,50 +60,50 @@ enum Done {
 
 /// What is known of the last change of primary.
 #[derive(Clone, Debug)]
-struct Reign {
+pub(super) struct Reign {
     epoch: Epoch,
     holder: Option<Identity>,
 }
 
-struct Task {
-    client: Client,
-    assignments: watch::Receiver<Assignment>,
-    assignment: Assignment,
-    names: Names,
-    lease: KubernetesLease,
-    announcer: Announcer,
-    started: Instant,
+pub(super) struct Task {
+    pub(super) client: Client,
+    pub(super) assignments: watch::Receiver<Assignment>,
+    pub(super) assignment: Assignment,
+    pub(super) names: Names,
+    pub(super) lease: KubernetesLease,
+    pub(super) announcer: Announcer,
+    pub(super) started: Instant,
 
-    tracker: LeaseTracker,
-    sight: Sight,
+    pub(super) tracker: LeaseTracker,
+    pub(super) sight: Sight,
     /// Pods by name, those that are not looked at (yet) included.
-    pods: BTreeMap<ReplicaName, PodFacts>,
-    pods_listed: bool,
-    listing: Option<BTreeSet<ReplicaName>>,
-    peers: Peers,
+    pub(super) pods: BTreeMap<ReplicaName, PodFacts>,
+    pub(super) pods_listed: bool,
+    pub(super) listing: Option<BTreeSet<ReplicaName>>,
+    pub(super) peers: Peers,
 
-    decision: Option<Decision>,
-    act_after: Duration,
-    reign: Option<Reign>,
+    pub(super) decision: Option<Decision>,
+    pub(super) act_after: Duration,
+    pub(super) reign: Option<Reign>,
     /// When the primary was first missed, by the calendar.
-    missed_at: Option<Timestamp>,
-    last_failover: Option<LastFailover>,
+    pub(super) missed_at: Option<Timestamp>,
+    pub(super) last_failover: Option<LastFailover>,
     /// Why the next change of primary happens, if it is our doing.
-    own_reason: Option<(Epoch, &'static str, String)>,
-    blocked: Option<String>,
+    pub(super) own_reason: Option<(Epoch, &'static str, String)>,
+    pub(super) blocked: Option<String>,
 
-    jobs: JoinSet<Done>,
-    publishing: bool,
-    published: Option<PrimaryAddress>,
-    publish_after: Duration,
-    recheck_endpoint_at: Duration,
-    roll: RollStep,
-    deleted: BTreeSet<String>,
-    handing_over: Option<Duration>,
-    writing: bool,
-    written: Option<BrokerClusterStatus>,
-    written_at: Option<Duration>,
-    write_after: Duration,
+    pub(super) jobs: JoinSet<Done>,
+    pub(super) publishing: bool,
+    pub(super) published: Option<PrimaryAddress>,
+    pub(super) publish_after: Duration,
+    pub(super) recheck_endpoint_at: Duration,
+    pub(super) roll: RollStep,
+    pub(super) deleted: BTreeSet<String>,
+    pub(super) handing_over: Option<Duration>,
+    pub(super) writing: bool,
+    pub(super) written: Option<BrokerClusterStatus>,
+    pub(super) written_at: Option<Duration>,
+    pub(super) write_after: Duration,
 }
 
 impl Task {
@@ -192,15 +192,15 @@ impl Task {
         watcher(api, config).default_backoff().boxed()
     }
 
-    fn cluster(&self) -> &ValidatedCluster {
+    pub(super) fn cluster(&self) -> &ValidatedCluster {
         &self.assignment.target.cluster
     }
 
-    fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.started.elapsed()
     }
 
-    fn held(&self) -> Option<&Lease> {
+    pub(super) fn held(&self) -> Option<&Lease> {
         match self.tracker.register() {
             Register::Held(observed) => Some(&observed.lease),
             Register::Unread | Register::Absent { .. } => None,
@@ -370,38 +370,6 @@ impl Task {
 
     // ---- what goes out
 
-    /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
-    fn follow_replicas(&mut self) {
-        let mut names: BTreeSet<ReplicaName> = self.cluster().pod_names().map(|name| ReplicaName::new(&name)).collect();
-        if let Some(lease) = self.held() {
-            let prefix = format!("{}-", self.names.cluster());
-            let own = lease.in_sync().iter().map(|member| &member.name);
-            names.extend(own.filter(|name| name.as_str().starts_with(&prefix)).cloned());
-        }
-        let names: Vec<ReplicaName> = names.into_iter().collect();
-        let unknown: Vec<ReplicaName> =
-            names.iter().filter(|name| self.sight.replica(name).is_none()).cloned().collect();
-        self.sight.keep_only(&names);
-        if !unknown.is_empty() {
-            for name in &unknown {
-                if let Some(facts) = self.pods.get(name) {
-                    self.sight.handle_pod(name, facts.clone());
-                }
-            }
-            if self.pods_listed {
-                self.sight.handle_pods_listed(&self.pods.keys().cloned().collect::<Vec<_>>());
-            }
-        }
-        let replicas: Vec<_> = names.into_iter().map(|name| (name.clone(), self.address(&name))).collect();
-        self.peers.update(&replicas);
-    }
-
-    fn address(&self, name: &ReplicaName) -> Option<Address> {
-        let ip = self.pods.get(name)?.ip.as_ref()?.parse().ok()?;
-        let host = self.names.pod_host(name.as_str(), &self.cluster().namespace);
-        Some(Address { ip, host, tls: self.assignment.applied.tls.clone() })
-    }
-
     /// Decides and carries out; says when to look again even if nothing comes.
     async fn turn(&mut self) -> Option<Duration> {
         let decided_until = self.elect().await;
@@ -515,7 +483,8 @@ impl Task {
     fn note_missed(&mut self, now: Duration) {
         let Some(holder) = self.held().and_then(|lease| lease.holder().cloned()) else { return };
         let seen = self.sight.replica(&holder.name);
-        let there = seen.is_some_and(|seen| seen.contact(now) == Contact::Reachable && seen.identity() == Some(&holder));
+        let there =
+            seen.is_some_and(|seen| seen.contact(now) == Contact::Reachable && seen.identity() == Some(&holder));
         if there {
             self.missed_at = None;
         } else if self.missed_at.is_none() {
@@ -531,155 +500,9 @@ impl Task {
             last.serving_at.get_or_insert_with(timestamp);
         }
     }
-
-    fn tell_whom_to_follow(&self, name: &ReplicaName) {
-        let Some(lease) = self.held() else { return };
-        let Some(holder) = lease.holder().filter(|holder| holder.name != *name) else { return };
-        let host = self.names.pod_host(holder.name.as_str(), &self.cluster().namespace);
-        let request = wire::FollowRequest {
-            epoch: lease.epoch().0,
-            primary: holder.name.to_string(),
-            grpc_address: format!("{host}:{GRPC_PORT}"),
-        };
-        self.peers.send(name, Command::Follow(request));
-    }
-
-    fn publish_endpoint(&mut self) {
-        let now = self.now();
-        if now >= self.recheck_endpoint_at {
-            (self.published, self.recheck_endpoint_at) = (None, now + ENDPOINT_CHECK_EVERY);
-        }
-        let address = self.primary_address().filter(|address| Some(address) != self.published.as_ref());
-        let Some(address) = address.filter(|_| !self.publishing && now >= self.publish_after) else { return };
-        self.publishing = true;
-        let (client, cluster) = (self.client.clone(), self.cluster().clone());
-        self.jobs.spawn(async move {
-            let published = tokio::time::timeout(SWAP_TIMEOUT * 2, publish(&client, &cluster, &address)).await;
-            Done::Published(address, flatten(published))
-        });
-    }
-
-    /// Of the Lease's holder, if the pod under its name is still that one.
-    fn primary_address(&self) -> Option<PrimaryAddress> {
-        let lease = self.held()?;
-        let holder = lease.holder()?;
-        let seen = self.sight.replica(&holder.name).filter(|seen| seen.identity() == Some(holder))?;
-        let pod = seen.pod.as_ref()?;
-        let ip = pod.ip.as_ref()?.parse().ok()?;
-        Some(PrimaryAddress { epoch: lease.epoch(), pod: holder.name.to_string(), ip, node: pod.node.clone() })
-    }
-
-    fn roll(&mut self) {
-        let pods = self.roll_pods();
-        let min_in_sync = usize::from(self.cluster().min_in_sync);
-        self.roll = roll::next(&pods, min_in_sync);
-        if self.assignment.problem.is_some() {
-            return;
-        }
-        match self.roll.clone() {
-            RollStep::Delete { pod, uid } => {
-                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
-                self.deleted.insert(uid.clone());
-                let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
-                self.jobs.spawn(async move {
-                    let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
-                    let params = DeleteParams::default().preconditions(preconditions);
-                    let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
-                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
-                });
-            }
-            RollStep::HandOver { from } => {
-                if self.handing_over.is_some_and(|until| self.now() < until) {
-                    return;
-                }
-                let epoch = self.held().map_or(0, |lease| lease.epoch().0);
-                let request = wire::HandOverRequest { epoch, to: String::new() };
-                if self.peers.send(&from, Command::HandOver(request)) {
-                    // Longer than the call may take; its answer comes earlier.
-                    self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER * 4);
-                    self.announcer.normal("HandOver", "Roll", format!("primary {from} is outdated and hands over"));
-                }
-            }
-            RollStep::Done | RollStep::Wait { .. } | RollStep::Hold(_) => {}
-        }
-    }
-
-    fn roll_pods(&mut self) -> Vec<RollPod> {
-        let existing: BTreeSet<&String> = self.pods.values().map(|pod| &pod.uid).collect();
-        self.deleted.retain(|uid| existing.contains(uid));
-        let revision = self.assignment.applied.workload.update_revision.as_ref();
-        let lease = self.held();
-        let names = self.cluster().pod_names().map(|name| ReplicaName::new(&name));
-        let pods = names.map(|name| {
-            let pod = self.pods.get(&name).filter(|pod| !pod.deleting && !self.deleted.contains(&pod.uid));
-            RollPod {
-                uid: pod.map(|pod| pod.uid.clone()),
-                outdated: pod.is_some_and(|pod| revision.is_some() && pod.revision.as_ref() != revision),
-                in_sync: lease.is_some_and(|lease| lease.in_sync().iter().any(|member| member.name == name)),
-                primary: lease.and_then(|lease| lease.holder()).is_some_and(|holder| holder.name == name),
-                name,
-            }
-        });
-        pods.collect()
-    }
-
-    fn write_status(&mut self) {
-        let now = self.now();
-        let snapshot = Snapshot {
-            cluster: self.cluster(),
-            workload: &self.assignment.applied.workload,
-            problem: self.assignment.problem.as_ref(),
-            sight: &self.sight,
-            register: self.tracker.register(),
-            decision: self.decision.as_ref(),
-            roll: &self.roll,
-            last_failover: self.last_failover.as_ref(),
-            now,
-        };
-        let status = status::assess(&snapshot, self.written.as_ref(), &timestamp());
-        let Some(due) = self.status_due(&status) else { return };
-        self.write_after = self.write_after.max(due);
-        if self.writing || now < self.write_after {
-            return;
-        }
-        self.writing = true;
-        let (client, namespace, name) =
-            (self.client.clone(), self.cluster().namespace.clone(), self.cluster().name.to_string());
-        self.jobs.spawn(async move {
-            let written = tokio::time::timeout(SWAP_TIMEOUT * 2, status::write(&client, &namespace, &name, &status)).await;
-            Done::StatusWritten(Box::new(status), flatten(written))
-        });
-    }
-
-    /// When this status may be written; `None`: it is what is there already.
-    fn status_due(&self, status: &BrokerClusterStatus) -> Option<Duration> {
-        let Some(written) = &self.written else { return Some(Duration::ZERO) };
-        if written == status {
-            return None;
-        }
-        let since = self.written_at.unwrap_or_default();
-        let truths = |status: &BrokerClusterStatus| {
-            status.conditions.iter().map(|condition| condition.status).collect::<Vec<_>>()
-        };
-        if written.primary != status.primary || written.epoch != status.epoch || truths(written) != truths(status) {
-            return Some(Duration::ZERO);
-        }
-        let matters = status::without_progress(written) != status::without_progress(status);
-        Some(since + if matters { CHANGES_EVERY } else { PROGRESS_EVERY })
-    }
 }
 
-fn flatten<E: std::fmt::Display>(
-    result: Result<Result<(), E>, tokio::time::error::Elapsed>,
-) -> Result<(), String> {
-    match result {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err("the API server did not answer in time".into()),
-    }
-}
-
-fn timestamp() -> Timestamp {
+pub(super) fn timestamp() -> Timestamp {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_unix_ms(i64::try_from(since.as_millis()).unwrap_or(0))
 }

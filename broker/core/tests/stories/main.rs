@@ -3,6 +3,8 @@
 //! Stories are golden text (`UPDATE_EXPECT=1` rewrites them); the `random` ones compare replicas after histories that nobody
 //! thought of.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod confirms;
 mod consumers;
 mod errors;

@@ -78,6 +78,7 @@ fn records_that_do_not_fit_are_refused_and_change_nothing() {
     let refused = [
         (next.next(), publish_record(&[1]), ApplyError::OutOfOrder { expected: next, found: next.next() }),
         (next, publish_record(&[1, 99]), ApplyError::UnknownQueue { index: next, queue }),
+        (next, publish_record(&[1, 1]), ApplyError::Targets { index: next }),
         (next, Record::Dequeue { queue, messages: vec![] }, ApplyError::UnknownQueue { index: next, queue }),
         (next, Record::Requeue { queue, messages: vec![] }, ApplyError::UnknownQueue { index: next, queue }),
         (next, Record::QueueDelete { queue }, ApplyError::UnknownQueue { index: next, queue }),
@@ -121,6 +122,9 @@ fn pieces_out_of_place_are_refused() {
     assert!(core.base_complete());
     core.apply_base(start(Index(10))).unwrap();
     assert!(!core.base_complete());
+    let BasePiece::Queue { spec, .. } = queue.clone() else { panic!("{queue:?}") };
+    let late = BasePiece::Queue { id: QueueId(Index(11)), spec };
+    assert_eq!(core.apply_base(late), base("a queue declared after the sync point"));
     assert_eq!(core.apply_base(message(5)), base("backlog before the end of the topology"));
     core.apply_base(queue.clone()).unwrap();
     assert!(matches!(core.apply_base(queue.clone()), Err(ApplyError::Exists { .. })));
@@ -160,7 +164,7 @@ fn catch_up_mixes_the_backlog_with_live_records() {
     // The first chunk is read, then the primary goes on, and all of that arrives before the chunk.
     let BacklogChunk { messages: newest, done } = story.core.backlog_chunk(a, sync_point.next(), sync_point, 1000, 3);
     assert!(!done && newest.len() == 3);
-    story.say(1, 1, [nack(5, false, true), ack_to(2), publish_to("x", "", "7")]).say(2, 1, [purge("b")]);
+    story.say(1, 1, [nack(5, false, true), ack(6), ack_to(2), publish_to("x", "", "7")]).say(2, 1, [purge("b")]);
     let live = &story.log[sync_point.0 as usize..];
     live.iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
 

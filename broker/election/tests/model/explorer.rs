@@ -6,8 +6,8 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::world::{Bounds, Rule, Step, World};
 
-/// A run that passes this has bounds too wide for a test that runs each time.
-const MAX_STATES: usize = 3_000_000;
+/// About two gigabytes; a run that passes this has bounds too wide to wait for.
+const MAX_STATES: usize = 12_000_000;
 
 pub(crate) struct Outcome {
     pub(crate) states: usize,

@@ -65,7 +65,7 @@ fn nothing_confirmed_is_lost_by_a_crash_that_loses_memory() {
 }
 
 #[test]
-#[ignore = "takes minutes; run with --release -- --ignored model"]
+#[ignore = "takes minutes; run with --release -- --ignored"]
 fn nothing_confirmed_is_lost_within_wide_bounds() {
     holds(Bounds { epochs: 3, ..SMALL });
     holds(Bounds { crashes: 1, losses: 1, set_changes: 1, ..SMALL });
@@ -110,7 +110,7 @@ fn without_electing_from_the_set_only() {
 
 #[test]
 fn without_a_new_identity_for_a_restarted_process() {
-    is_needed(Rule::RestartIsNewIdentity, Bounds { crashes: 1, ..SMALL });
+    is_needed(Rule::RestartIsNewIdentity, Bounds { crashes: 1, ..CATCHING_UP });
 }
 
 #[test]

@@ -317,7 +317,7 @@ impl World {
                     _ => *holder == own,
                 };
                 let knows_it = replica.epoch > epoch || (replica.epoch == epoch && !resumes);
-                let resumed_often_enough = usize::from(replica.log.len) == MAX_LOG;
+                let resumed_often_enough = usize::from(replica.log.len + self.bounds.values) >= MAX_LOG;
                 if !replica.up || !is_holder || knows_it || resumed_often_enough || replica.leads(epoch) {
                     continue;
                 }

@@ -1,0 +1,62 @@
+# The one command surface. `make help` lists it; .ci/run calls nothing else.
+
+SHELL := /bin/bash
+CARGO ?= cargo
+
+# mold links the workspace in a third of the time. It is used where it is installed and missed nowhere.
+ifneq ($(shell command -v mold 2>/dev/null),)
+export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench need clean
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+need:
+	@tools/need-rust
+
+demo: release ## Three brokers here, a publisher and a consumer at work, the primary killed several times, and the ledger
+	target/release/understudy demo $(DEMO)
+
+test: unit clients ## All tests that need no cluster
+
+unit: need ## The Rust tests
+	$(CARGO) test --workspace --locked --quiet
+
+clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
+	e2e/clients/run
+
+fmt: need ## Format
+	$(CARGO) fmt --all
+
+fmt-check: need ## Fails where the format is not the house's
+	$(CARGO) fmt --all --check
+
+lint: need ## Clippy; warnings are errors in CI
+	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(if $(CI),-D warnings,)
+
+generate: need ## The CRD's YAML, from its Rust types
+	UPDATE=1 $(CARGO) test --locked --quiet -p understudy-crds
+
+build: need ## A debug build
+	$(CARGO) build --workspace --locked
+
+release: need ## A release build of the commands: understudy, understudy-broker, understudy-bench
+	$(CARGO) build --release --locked --quiet -p understudy -p understudy-broker -p understudy-bench
+
+up: need ## A Kubernetes with Understudy on it: kind where a Docker engine runs, else a cluster of network namespaces
+	e2e/up
+
+down: ## Takes that away again
+	e2e/down
+
+e2e: need ## The cluster tests, on such a Kubernetes of their own
+	e2e/run
+
+bench: release ## Ours beside RabbitMQ's quorum queues on this machine, in one run, as ratios
+	target/release/understudy-bench compare $(BENCH)
+
+clean: ## Build results
+	$(CARGO) clean

@@ -1,0 +1,3 @@
+//! The broker's integration tests: one binary.
+
+mod arrows;

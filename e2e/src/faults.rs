@@ -1,0 +1,176 @@
+//! What the machine can do to a cluster: kill a process, freeze a node, cut it off.
+//!
+//! The hermetic cluster's script ($HERMETIC, set by `hermetic exec`) does it there. On kind, the Docker engine can: a node
+//! is a container, which is paused, or taken off its network.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Client;
+use kube::api::{Api, ListParams};
+use rustix::process::{Pid, Signal};
+
+use crate::cluster::Cluster;
+use crate::wait::eventually;
+
+const NODES_READY_WITHIN: Duration = Duration::from_secs(90);
+const KIND_NETWORK: &str = "kind";
+
+enum Machine {
+    Hermetic(String),
+    Kind,
+}
+
+impl Machine {
+    fn here() -> Self {
+        std::env::var("HERMETIC").map_or(Self::Kind, Self::Hermetic)
+    }
+}
+
+/// A node that does not work. Mended when dropped, so that a failing test leaves no broken cluster.
+#[derive(Debug)]
+pub struct Outage {
+    node: String,
+    undo: Option<&'static str>,
+}
+
+impl Outage {
+    /// Everything on the node stands still; its kernel goes on, and acknowledges what is sent to it.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn freeze(node: &str) -> Result<Self> {
+        Self::begin(node, "freeze", "thaw")
+    }
+
+    /// Nothing reaches the node and it reaches nothing; inside it everything goes on.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn cut_off(node: &str) -> Result<Self> {
+        Self::begin(node, "lose", "heal")
+    }
+
+    fn begin(node: &str, what: &'static str, undo: &'static str) -> Result<Self> {
+        let outage = Self { node: node.to_owned(), undo: Some(undo) };
+        change_node(node, what)?;
+        Ok(outage)
+    }
+
+    /// # Errors
+    /// If that cannot be done.
+    pub fn end(mut self) -> Result<()> {
+        self.undo.take().map_or(Ok(()), |undo| change_node(&self.node, undo))
+    }
+}
+
+impl Drop for Outage {
+    fn drop(&mut self) {
+        if let Some(undo) = self.undo.take()
+            && let Err(error) = change_node(&self.node, undo)
+        {
+            eprintln!("{} stays broken: {error:#}", self.node);
+        }
+    }
+}
+
+fn change_node(node: &str, what: &str) -> Result<()> {
+    match Machine::here() {
+        Machine::Hermetic(script) => run(&script, &[what, number_of(node)?]).map(drop),
+        Machine::Kind => match what {
+            "freeze" => run("docker", &["pause", node]),
+            "thaw" => run("docker", &["unpause", node]),
+            "lose" => run("docker", &["network", "disconnect", KIND_NETWORK, node]),
+            _ => run("docker", &["network", "connect", KIND_NETWORK, node]),
+        }
+        .map(drop),
+    }
+}
+
+pub(crate) fn number_of(node: &str) -> Result<&str> {
+    node.strip_prefix("node").with_context(|| format!("{node:?} is no node of a hermetic cluster"))
+}
+
+/// All nodes of a hermetic cluster go on and are connected, whatever a test before this one left.
+pub fn restore_nodes() {
+    let Machine::Hermetic(script) = Machine::here() else { return };
+    for number in ["1", "2", "3"] {
+        for undo in ["thaw", "heal"] {
+            if let Err(error) = run(&script, &[undo, number]) {
+                eprintln!("node{number}: {error:#}");
+            }
+        }
+    }
+}
+
+pub(crate) async fn nodes_ready(client: &Client) -> Result<()> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    eventually("every node to be Ready", NODES_READY_WITHIN, async || {
+        for node in nodes.list(&ListParams::default()).await? {
+            let name = node.metadata.name.unwrap_or_default();
+            let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
+            let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
+            let tainted = node.spec.and_then(|spec| spec.taints).is_some_and(|taints| {
+                taints.iter().any(|taint| taint.key.starts_with("node.kubernetes.io/"))
+            });
+            ensure!(ready && !tainted, "{name} is not");
+        }
+        Ok(())
+    })
+    .await
+}
+
+/// The node that a pod is on.
+///
+/// # Errors
+/// If the pod cannot be read, or is not scheduled.
+pub async fn node_of(cluster: &Cluster, pod: &str) -> Result<String> {
+    let pod: Pod = cluster.read(pod).await?;
+    pod.spec.and_then(|spec| spec.node_name).context("the pod is not on a node")
+}
+
+/// `kill -9` of the broker in each of the pods, all found first and then killed together.
+///
+/// # Errors
+/// If a process is not found.
+pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<()> {
+    match Machine::here() {
+        Machine::Hermetic(script) => {
+            let mut pids = Vec::new();
+            for pod in pods {
+                let text = run(&script, &["pid", &cluster.namespace, pod, "broker"])?;
+                let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+                pids.push(pid.with_context(|| format!("{text:?} is no process"))?);
+            }
+            for pid in pids {
+                kill_process_now(pid)?;
+            }
+        }
+        Machine::Kind => {
+            for pod in pods {
+                let object: Pod = cluster.read(pod).await?;
+                let node = object.spec.and_then(|spec| spec.node_name).context("the pod is not on a node")?;
+                let statuses = object.status.and_then(|status| status.container_statuses).unwrap_or_default();
+                let id = statuses.into_iter().find_map(|status| status.container_id).context("no container runs")?;
+                let id = id.trim_start_matches("containerd://");
+                let inner = format!("kill -9 $(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {id})");
+                run("docker", &["exec", &node, "sh", "-c", &inner])?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn kill_process_now(pid: Pid) -> Result<()> {
+    rustix::process::kill_process(pid, Signal::KILL).with_context(|| format!("kill -9 {}", pid.as_raw_nonzero()))
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(program).args(arguments).output().with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        bail!("{program} {}: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}

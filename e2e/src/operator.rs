@@ -1,0 +1,67 @@
+//! The operator, taken away for the time of a test.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, ListParams, Patch, PatchParams};
+use serde_json::json;
+
+use crate::wait::eventually;
+
+const NAMESPACE: &str = "understudy-system";
+const DEPLOYMENT: &str = "understudy-operator";
+const SELECTOR: &str = "app.kubernetes.io/name=understudy-operator";
+const SCALES_WITHIN: Duration = Duration::from_secs(90);
+
+/// The operator is scaled to zero. `with_temp_ns` brings it back before each test, if a test fails before its `end`.
+#[must_use]
+pub struct OperatorPause(Client);
+
+impl OperatorPause {
+    /// Returns once no process of it is left.
+    ///
+    /// # Errors
+    /// If it does not go.
+    pub async fn begin(client: &Client) -> Result<Self> {
+        scale(client, 0).await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+        eventually("the operator's end", SCALES_WITHIN, async || {
+            let left = pods.list(&ListParams::default().labels(SELECTOR)).await?.items.len();
+            ensure!(left == 0, "{left} pods are left");
+            Ok(())
+        })
+        .await?;
+        Ok(Self(client.clone()))
+    }
+
+    /// # Errors
+    /// If the operator does not come back.
+    pub async fn end(self) -> Result<()> {
+        restore_operator(&self.0).await
+    }
+}
+
+/// The operator runs, whatever a test before this one left.
+///
+/// # Errors
+/// If it does not come up.
+pub async fn restore_operator(client: &Client) -> Result<()> {
+    scale(client, 1).await?;
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    eventually("the operator to be available", SCALES_WITHIN, async || {
+        let status = deployments.get(DEPLOYMENT).await?.status.unwrap_or_default();
+        ensure!(status.available_replicas == Some(1), "{status:?}");
+        Ok(())
+    })
+    .await
+}
+
+async fn scale(client: &Client, replicas: i32) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
+    let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
+    deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch).await?;
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! The primary's node stands still, or is cut off from everything but its own clients.
+
+use anyhow::ensure;
+use understudy_e2e::{Failure, Goal, InsideClient, Load, Outage, Row, eventually, node_of, with_temp_ns};
+
+use crate::{PATIENCE, recovered, small};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn the_primary_node_freezes() {
+    with_temp_ns("node_frozen", |space| async move {
+        let cluster = space.create_cluster(small()).await?;
+        cluster.ready().await?;
+        let load = Load::start(&cluster.target().await?, "work").await?;
+        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
+        let outage = Outage::freeze(&node_of(&cluster, primary.name.as_str()).await?)?;
+        let failure = Failure::now();
+        let gap = load.recovery(failure).await?;
+        // The old primary wakes up and must find that it is none.
+        outage.end()?;
+        let aftermath = {
+            cluster.ready_after(epoch).await?;
+            load.confirms(200, PATIENCE).await?;
+            load.finish().await?
+        };
+        let status = recovered(&cluster, epoch, &aftermath).await?;
+        Row { scenario: "primary's node frozen", failure, gap, goal: Goal::LostNode }.write(&aftermath.account, &status)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn a_primary_that_is_cut_off_confirms_nothing() {
+    with_temp_ns("node_cut_off", |space| async move {
+        let cluster = space.create_cluster(small()).await?;
+        cluster.ready().await?;
+        let target = cluster.target().await?;
+        let load = Load::start(&target, "outside").await?;
+        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
+        let node = node_of(&cluster, primary.name.as_str()).await?;
+
+        // A client beside the primary, which will go on reaching it.
+        let address = format!("{}:5672", cluster.pod_ip(primary.name.as_str()).await?);
+        let program = env!("CARGO_BIN_EXE_understudy-e2e-client");
+        let mut inside = InsideClient::start(program, &node, &address, &target, "inside")?;
+        eventually("the inner client's first confirms", PATIENCE, async || {
+            let state = inside.state().await?;
+            ensure!(state.confirmed > 50, "{state:?}");
+            Ok(())
+        })
+        .await?;
+
+        let outage = Outage::cut_off(&node)?;
+        let cut = Failure::now();
+        let at_cut = inside.mark().await?;
+        ensure!(at_cut.connected, "the inner client lost its broker by the cut itself: {at_cut:?}");
+        let gap = load.recovery(cut).await?;
+        // The others go on. The old primary can neither commit nor change the set: it ends its clients' connections, with
+        // nothing confirmed that was sent after the cut.
+        let closed = eventually("the old primary to close its clients", PATIENCE, async || {
+            let state = inside.state().await?;
+            ensure!(!state.confirmed_since_mark, "confirmed after the cut: {state:?}");
+            ensure!(!state.connected, "{state:?}");
+            Ok(state)
+        })
+        .await?;
+        ensure!(!closed.confirmed_since_mark, "confirmed after the cut: {closed:?}");
+        let closed_after = cut.at.elapsed();
+        load.confirms(500, PATIENCE).await?;
+        let still = inside.state().await?;
+        ensure!(!still.confirmed_since_mark, "confirmed while cut off: {still:?}");
+        println!("the cut-off primary closed its clients after {} ms", closed_after.as_millis());
+
+        outage.end()?;
+        cluster.ready_after(epoch).await?;
+        // Its address leads to the new primary now.
+        eventually("the inner client to go on", PATIENCE, async || {
+            let state = inside.state().await?;
+            ensure!(state.confirmed_since_mark, "{state:?}");
+            Ok(())
+        })
+        .await?;
+        let account = inside.finish().await?;
+        ensure!(account.lost == 0 && account.duplicated == 0, "the inner client's ledger: {account:?}");
+        ensure!(
+            account.errors.iter().any(|error| error.contains("320")),
+            "the inner client was not told why it was closed: {:?}",
+            account.errors
+        );
+        let aftermath = load.finish().await?;
+        let status = recovered(&cluster, epoch, &aftermath).await?;
+        Row { scenario: "primary's node cut off", failure: cut, gap, goal: Goal::LostNode }.write(&aftermath.account, &status)
+    })
+    .await;
+}

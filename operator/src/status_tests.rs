@@ -1,0 +1,247 @@
+//! The conditions, by situation: what a person reads in `kubectl get` and `describe`.
+
+use expect_test::{Expect, expect};
+use understudy_crds::{BrokerClusterStatus, ConditionStatus, Timestamp, ValidatedCluster};
+use understudy_election::Loss;
+use understudy_proto as wire;
+
+use crate::apply::Workload;
+use crate::failover::pods::PodFacts;
+use crate::failover::roll::{RollStep, RollWait};
+use crate::failover::scene::{Scene, name, pod, status};
+use crate::status::{Problem, Snapshot, assess, assess_problem, without_progress};
+use crate::validate::{Defaults, validate};
+
+/// A scene with everything else that a status is made of.
+struct Case {
+    scene: Scene,
+    cluster: ValidatedCluster,
+    workload: Workload,
+    problem: Option<Problem>,
+    roll: RollStep,
+}
+
+fn object() -> understudy_crds::BrokerCluster {
+    let json = serde_json::json!({
+        "apiVersion": "understudy.dev/v1alpha1", "kind": "BrokerCluster",
+        "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1", "generation": 4}, "spec": {},
+    });
+    serde_json::from_value(json).unwrap()
+}
+
+impl Case {
+    fn new() -> Self {
+        let mut scene = Scene::new();
+        for ordinal in 0..3 {
+            let facts = PodFacts { ready: true, ..pod(&format!("p{ordinal}"), &format!("c{ordinal}")) };
+            scene.sight.handle_pod(&name(ordinal), facts);
+        }
+        let cluster = validate(&object(), &Defaults { broker_image: "broker".into() }).unwrap().cluster;
+        let workload = Workload { pods: 3, update_revision: Some("r1".into()), pods_refused: None };
+        Self { scene, cluster, workload, problem: None, roll: RollStep::Done }
+    }
+
+    fn assess(&self, previous: Option<&BrokerClusterStatus>, at_ms: i64) -> BrokerClusterStatus {
+        let decision = self.scene.decision();
+        let snapshot = Snapshot {
+            cluster: &self.cluster,
+            workload: &self.workload,
+            problem: self.problem.as_ref(),
+            sight: &self.scene.sight,
+            register: self.scene.tracker.register(),
+            decision: Some(&decision),
+            roll: &self.roll,
+            last_failover: None,
+            now: self.scene.now,
+        };
+        assess(&snapshot, previous, &Timestamp::from_unix_ms(at_ms))
+    }
+
+    fn check(&self, expected: Expect) {
+        expected.assert_eq(&conditions(&self.assess(None, 0)));
+    }
+}
+
+fn conditions(status: &BrokerClusterStatus) -> String {
+    let line = |c: &understudy_crds::Condition| format!("{} {:?} {}: {}\n", c.kind, c.status, c.reason, c.message);
+    status.conditions.iter().map(line).collect()
+}
+
+#[test]
+fn all_is_well() {
+    let case = Case::new();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True AsSpecified: 3 replicas, all in sync
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+    let status = case.assess(None, 0);
+    assert_eq!((status.primary.as_deref(), status.epoch, status.in_sync_replicas), (Some("orders-0"), Some(1), 3));
+    assert_eq!(status.observed_generation, Some(4));
+    assert_eq!(status.selector.as_deref(), Some("app.kubernetes.io/instance=orders,app.kubernetes.io/name=understudy"));
+}
+
+#[test]
+fn the_primary_is_lost() {
+    let mut case = Case::new();
+    case.scene.sight.handle_lost(&name(0), Loss::Reset, case.scene.now);
+    case.check(expect![[r#"
+        Available False PrimaryStillHeard: orders-1 still hears primary orders-0
+        Ready False PrimaryStillHeard: orders-1 still hears primary orders-0
+        Durable False NoPrimary: without a primary nothing is confirmed
+    "#]]);
+}
+
+#[test]
+fn an_elected_primary_that_does_not_serve_yet() {
+    let mut case = Case::new();
+    case.scene.hear(0, 1, wire::Role::Backup, None);
+    case.check(expect![[r#"
+        Available False PrimaryStarting: orders-0 was elected and does not serve yet
+        Ready False PrimaryStarting: orders-0 was elected and does not serve yet
+        Durable False NoPrimary: without a primary nothing is confirmed
+    "#]]);
+}
+
+#[test]
+fn confirms_are_held() {
+    let mut case = Case::new();
+    let mut held = status(0, 1, wire::Role::Primary);
+    held.confirms_held = "the API server does not answer, so lost orders-2 cannot leave the set".into();
+    case.scene.sight.handle_status(&name(0), held, false, case.scene.now).unwrap();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True AsSpecified: 3 replicas, all in sync
+        Durable False ConfirmsHeld: the API server does not answer, so lost orders-2 cannot leave the set
+    "#]]);
+}
+
+#[test]
+fn below_min_in_sync() {
+    let mut case = Case::new();
+    case.cluster.min_in_sync = 4;
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True AsSpecified: 3 replicas, all in sync
+        Durable False BelowMinInSync: 3 in sync, minInSync is 4: messages are taken and not confirmed
+    "#]]);
+}
+
+/// K12.
+#[test]
+fn a_quota_shows_with_its_own_words() {
+    let mut case = Case::new();
+    case.workload.pods = 2;
+    case.workload.pods_refused = Some("pods \"orders-2\" is forbidden: exceeded quota: small".into());
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False PodsRefused: 2 of 3 pods exist: pods "orders-2" is forbidden: exceeded quota: small
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+}
+
+/// K3.
+#[test]
+fn a_bad_image_shows_and_the_primary_serves() {
+    let mut case = Case::new();
+    let trouble = Some("ErrImagePull: no such image".to_owned());
+    case.scene.sight.handle_pod(&name(2), PodFacts { trouble, ..pod("p2", "c2") });
+    case.roll = RollStep::Wait { outdated: 2, reason: RollWait::NotInSync(vec![name(2)]) };
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False PodFailing: orders-2: ErrImagePull: no such image
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+    assert_eq!(case.assess(None, 0).replica_statuses[2].message.as_deref(), Some("ErrImagePull: no such image"));
+}
+
+/// K8: Ready only when everything is the newest and in sync.
+#[test]
+fn not_ready_while_rolling() {
+    let mut case = Case::new();
+    case.roll = RollStep::Wait { outdated: 2, reason: RollWait::NotInSync(vec![name(2)]) };
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False Rolling: 2 outdated; waiting for orders-2 to be in sync
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+    case.roll = RollStep::Done;
+    case.workload.update_revision = None;
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False Rolling: the StatefulSet's controller has not seen the newest template yet
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+}
+
+#[test]
+fn a_backup_with_a_new_disk_catches_up() {
+    let mut case = Case::new();
+    let mut fresh = status(2, 9, wire::Role::CatchingUp);
+    fresh.identity.as_mut().unwrap().store = "0".repeat(31) + "f";
+    fresh.catch_up = Some(wire::CatchUp { queues_done: 3, queues: 7, bytes_done: 10, bytes: 90 });
+    fresh.durable = 40;
+    case.scene.sight.handle_status(&name(2), fresh, true, case.scene.now).unwrap();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False NotInSync: not in sync: orders-2 (CatchingUp)
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+    let replica = case.assess(None, 0).replica_statuses.remove(2);
+    assert!(!replica.in_sync);
+    assert_eq!((replica.lag, replica.catch_up.map(|progress| progress.queues_done)), (Some(60), Some(3)));
+}
+
+#[test]
+fn a_spec_that_cannot_be_brought_about_says_so_and_the_primary_serves() {
+    let mut case = Case::new();
+    case.problem = Some(Problem { reason: "InvalidSpec", message: "spec.replicas is 0: choose 1 to 9".into() });
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False InvalidSpec: spec.replicas is 0: choose 1 to 9
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+    "#]]);
+}
+
+#[test]
+fn a_cluster_that_was_never_made_says_why_once() {
+    let problem = Problem { reason: "InvalidSpec", message: "spec.replicas is 0".into() };
+    let mut object = object();
+    let first = assess_problem(&object, &problem, &Timestamp::from_unix_ms(1));
+    expect!["Ready False InvalidSpec: spec.replicas is 0\n"].assert_eq(&conditions(&first));
+    object.status = Some(first.clone());
+    assert_eq!(assess_problem(&object, &problem, &Timestamp::from_unix_ms(2)), first);
+}
+
+/// K2: looked at again, an idle cluster's status is the same, to the letter.
+#[test]
+fn nothing_changes_by_itself() {
+    let mut case = Case::new();
+    let first = case.assess(None, 1_000);
+    case.scene.after(400);
+    let second = case.assess(Some(&first), 2_000);
+    assert_eq!(second, first);
+    assert_eq!(second.conditions[0].last_transition_time, Timestamp::from_unix_ms(1_000));
+}
+
+#[test]
+fn a_condition_keeps_its_time_until_it_turns() {
+    let mut case = Case::new();
+    let first = case.assess(None, 1_000);
+    case.scene.sight.handle_lost(&name(0), Loss::Reset, case.scene.now);
+    let second = case.assess(Some(&first), 2_000);
+    assert_eq!(second.conditions[0].status, ConditionStatus::False);
+    assert!(second.conditions.iter().all(|c| c.last_transition_time == Timestamp::from_unix_ms(2_000)));
+}
+
+#[test]
+fn a_position_alone_is_no_change_that_matters() {
+    let mut case = Case::new();
+    let first = case.assess(None, 1_000);
+    let mut further = status(0, 1, wire::Role::Primary);
+    further.last = Some(wire::Position { epoch: 1, index: 9_000 });
+    case.scene.sight.handle_status(&name(0), further, false, case.scene.now).unwrap();
+    let second = case.assess(Some(&first), 2_000);
+    assert_ne!(second, first);
+    assert_eq!(without_progress(&second), without_progress(&first));
+}

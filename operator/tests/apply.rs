@@ -1,0 +1,125 @@
+//! What the apply step writes, and what it does not, against an API server of a few lines.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
+mod fake;
+
+use expect_test::expect;
+use fake::FakeApi;
+use serde_json::json;
+use time::OffsetDateTime;
+use understudy_crds::BrokerCluster;
+use understudy_operator::apply::{Applied, ApplyError, apply};
+use understudy_operator::build::{VerifiedCredentials, build};
+use understudy_operator::dereference::{Observed, dereference};
+use understudy_operator::validate::{Defaults, validate};
+
+const SET: &str = "/apis/apps/v1/namespaces/shop/statefulsets/orders";
+const BUDGET: &str = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders";
+const SERVICE: &str = "/api/v1/namespaces/shop/services/orders";
+
+/// One reconciliation of the cluster with this uid and spec; secrets are kept from the last.
+async fn reconcile(api: &FakeApi, uid: &str, spec: serde_json::Value) -> Result<Applied, ApplyError> {
+    let client = api.client();
+    let cluster: BrokerCluster = serde_json::from_value(json!({
+        "apiVersion": "understudy.dev/v1alpha1", "kind": "BrokerCluster",
+        "metadata": {"name": "orders", "namespace": "shop", "uid": uid, "generation": 1}, "spec": spec,
+    }))
+    .unwrap();
+    let target = validate(&cluster, &Defaults { broker_image: "understudy/broker:dev".into() }).unwrap();
+    let empty = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []});
+    api.put("/api/v1/namespaces/shop/persistentvolumeclaims", empty);
+    let observed: Observed = dereference(&client, "shop", "orders").await.unwrap();
+    let built = build(&target, &observed, &VerifiedCredentials::default(), OffsetDateTime::UNIX_EPOCH).unwrap();
+    apply(&client, &target.cluster, built).await
+}
+
+#[tokio::test]
+async fn everything_is_made_in_order_and_then_nothing_is_written() {
+    let api = FakeApi::default();
+    let applied = reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_eq!(applied.workload.update_revision.as_deref(), Some("orders-abc"));
+    assert_eq!(applied.workload.pods, 3);
+    expect![[r#"
+        PATCH /api/v1/namespaces/shop/serviceaccounts/orders-broker
+        PATCH /apis/rbac.authorization.k8s.io/v1/namespaces/shop/roles/orders-broker
+        PATCH /apis/rbac.authorization.k8s.io/v1/namespaces/shop/rolebindings/orders-broker
+        PATCH /api/v1/namespaces/shop/secrets/orders-ca
+        PATCH /api/v1/namespaces/shop/secrets/orders-tls
+        PATCH /api/v1/namespaces/shop/secrets/orders-user
+        PATCH /api/v1/namespaces/shop/services/orders-nodes
+        PATCH /api/v1/namespaces/shop/services/orders
+        PATCH /api/v1/namespaces/shop/services/orders-any
+        POST /apis/discovery.k8s.io/v1/namespaces/shop/endpointslices
+        PATCH /apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders
+        PATCH /apis/apps/v1/namespaces/shop/statefulsets/orders"#]]
+    .assert_eq(&api.take_writes().join("\n"));
+
+    // K2: resyncs of an idle cluster.
+    for _ in 0..3 {
+        assert_eq!(reconcile(&api, "u-1", json!({})).await.unwrap(), applied);
+        assert_eq!(api.take_writes(), Vec::<String>::new());
+    }
+}
+
+#[tokio::test]
+async fn drift_and_changes_are_written_where_they_are_and_nowhere_else() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    api.take_writes();
+
+    api.change(SET, |set| set["spec"]["replicas"] = 1.into());
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
+
+    // What others add is theirs.
+    api.change(SET, |set| set["metadata"]["labels"]["team"] = "shop".into());
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+
+    reconcile(&api, "u-1", json!({"image": "other"})).await.unwrap();
+    assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
+}
+
+/// What we set once and do not set any more is taken out.
+#[tokio::test]
+async fn a_field_that_is_no_longer_set_is_written() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-1", json!({"clients": {"backupConnections": "Refuse"}})).await.unwrap();
+    api.take_writes();
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
+}
+
+/// K23.
+#[tokio::test]
+async fn scaled_to_one_the_budget_goes() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    api.take_writes();
+    reconcile(&api, "u-1", json!({"replicas": 1})).await.unwrap();
+    assert!(api.take_writes().contains(&format!("DELETE {BUDGET}")));
+    reconcile(&api, "u-1", json!({"replicas": 1})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+}
+
+/// K11: a stale cache shows an earlier cluster of the same name; nothing of the new one's is touched.
+#[tokio::test]
+async fn what_belongs_to_another_cluster_of_the_name_is_left_alone() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-2", json!({})).await.unwrap();
+    api.take_writes();
+    let error = reconcile(&api, "u-1", json!({"replicas": 1})).await.unwrap_err();
+    expect!["ServiceAccount orders-broker exists and belongs to something else (BrokerCluster orders, uid u-2): rename the cluster, or remove that object"]
+        .assert_eq(&error.to_string());
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn an_object_that_a_person_made_is_left_alone() {
+    let api = FakeApi::default();
+    api.put(SERVICE, json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "orders", "uid": "theirs"}}));
+    let error = reconcile(&api, "u-1", json!({})).await.unwrap_err();
+    assert!(matches!(&error, ApplyError::Taken { kind, .. } if kind == "Service"), "{error}");
+    assert!(api.take_writes().iter().all(|write| !write.ends_with(SERVICE)));
+}
