@@ -67,6 +67,10 @@ pub struct Arguments {
     /// Largest message, in bytes.
     #[arg(long, default_value_t = 128 << 20)]
     max_message_size: u64,
+    /// A backup that lacks more records than this, and more than twice the live messages, gets the live messages instead of
+    /// the log.
+    #[arg(long, default_value_t = 50_000)]
+    resume_records: u64,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
@@ -112,6 +116,7 @@ pub struct Config {
     pub users: Users,
     pub backup_connections: BackupConnections,
     pub max_message_size: u64,
+    pub resume_records: u64,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -224,6 +229,7 @@ impl TryFrom<Arguments> for Config {
             users,
             backup_connections: given.backup_connections,
             max_message_size: given.max_message_size,
+            resume_records: given.resume_records,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })

@@ -159,8 +159,7 @@ impl JournalThread {
             .reader()
             .replay(&mut |frame| rebuild.take(frame))
             .map_err(|error| format!("the log cannot be read again: {error}"))?;
-        let journal = &self.journal;
-        let recovered = rebuild.finish(journal.epochs(), journal.last(), journal.first(), journal.known_epoch())?;
+        let recovered = rebuild.finish(&self.journal)?;
         self.report(JournalEvent::Rebuilt(Box::new(recovered)));
         Ok(())
     }

@@ -6,19 +6,15 @@
 use std::collections::VecDeque;
 
 use understudy_core::Core;
-use understudy_record::{Epoch, Frame, FrameKind, Index, Member, Position};
-use understudy_replication::History;
+use understudy_journal::Journal;
+use understudy_record::{Frame, FrameKind, Index, Member};
+use understudy_replication::{History, RecoveredLog};
 
 /// The state that a log gives.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) core: Core,
-    /// Records after the last applied one, to the log's end.
-    pub(crate) pending: VecDeque<Frame>,
-    pub(crate) applied: Index,
-    pub(crate) history: History,
-    pub(crate) first: Index,
-    pub(crate) known_epoch: Epoch,
+    pub(crate) log: RecoveredLog,
     /// The in-sync set that the log last put into force (rule 7).
     pub(crate) recorded_set: Vec<Member>,
 }
@@ -66,18 +62,13 @@ impl Rebuild {
         Ok(())
     }
 
-    /// `epochs`, `last`, `first`, `known_epoch`: as the journal has them.
-    pub(crate) fn finish(
-        self,
-        epochs: &[Position],
-        last: Position,
-        first: Index,
-        known_epoch: Epoch,
-    ) -> Result<Recovered, String> {
+    pub(crate) fn finish(self, journal: &Journal) -> Result<Recovered, String> {
+        let (epochs, last) = (journal.epochs(), journal.last());
         let history = History::new(epochs.to_vec(), last.index)
             .filter(|history| history.last() == last)
             .ok_or_else(|| format!("the log's epochs {epochs:?} do not lead to its end {last}"))?;
         let Self { core, pending, applied, recorded_set, .. } = self;
-        Ok(Recovered { core, pending, applied, history, first, known_epoch, recorded_set })
+        let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
+        Ok(Recovered { core, log: RecoveredLog { known_epoch, history, first, floor, applied, pending }, recorded_set })
     }
 }

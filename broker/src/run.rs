@@ -73,11 +73,12 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let health = Health { shared: shared.clone(), metrics: metrics.clone(), started, heartbeat: heartbeat.clone() };
     tokio::spawn(async move { axum::serve(http, crate::http::router(health)).await });
     let grpc = listen(config.grpc_listen, "grpc-listen").await?;
-    let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;
 
     let (directory, seed) = (config.data_dir.clone(), config.seed);
     let (journal, recovered) = tokio::task::spawn_blocking(move || open_journal(&directory, seed)).await??;
     let me = Identity { name: config.name.clone(), store: journal.store_id(), process };
+    // Only now: a client that comes earlier is refused at once, and goes to the next address.
+    let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;
     tracing::info!(%me, version = env!("CARGO_PKG_VERSION"), "starting");
 
     let (lease, kubernetes) = lease_store(&config).await?;
@@ -159,8 +160,8 @@ fn open_journal(directory: &Path, seed: u64) -> anyhow::Result<(Journal, Recover
     if let Some(cut) = &recovery.cut {
         tracing::warn!(segment = %cut.segment, offset = cut.offset, bytes = cut.bytes, "cut a torn tail: what was never confirmed");
     }
-    let recovered = rebuild.finish(journal.epochs(), journal.last(), journal.first(), journal.known_epoch());
-    Ok((journal, recovered.map_err(anyhow::Error::msg)?))
+    let recovered = rebuild.finish(&journal).map_err(anyhow::Error::msg)?;
+    Ok((journal, recovered))
 }
 
 async fn lease_store(config: &Config) -> anyhow::Result<(Arc<dyn LeaseStore>, Option<kube::Client>)> {
@@ -216,7 +217,7 @@ fn serve_peers(
     lease: &Arc<dyn LeaseStore>,
     amqp: &Arc<Amqp>,
 ) -> anyhow::Result<()> {
-    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp.clone());
+    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp.clone(), shared.door.subscribe());
     let control = ControlService {
         cluster: config.cluster.clone(),
         started,

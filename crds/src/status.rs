@@ -131,8 +131,9 @@ pub struct LastFailover {
     /// When the operator first knew that the old primary had to be replaced; absent if it was not the operator's doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noticed_at: Option<Timestamp>,
-    /// When the Lease named the new one.
-    pub elected_at: Timestamp,
+    /// When the operator saw the Lease name the new one; absent if it happened while no operator ran.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elected_at: Option<Timestamp>,
     /// When the new one said that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving_at: Option<Timestamp>,

@@ -94,7 +94,7 @@ fn times_are_read() {
     assert_eq!(times.stall_timeout, Duration::from_secs(3));
 }
 
-/// K12: a quota refuses a container that leaves a request or a limit open.
+/// A quota refuses a container that leaves a request or a limit open.
 #[test]
 fn requests_and_limits_are_both_set_whatever_is_given() {
     let table = [

@@ -25,7 +25,7 @@ const READY_WITHIN: Duration = Duration::from_secs(120);
 const IN_SYNC_ANNOTATION: &str = "understudy.dev/in-sync";
 
 /// Shorter than any goal for a failover, so that an attempt at an address that does not answer is not what is measured.
-const ATTEMPT_LIMIT: Duration = Duration::from_millis(400);
+const ATTEMPT_LIMIT: Duration = Duration::from_millis(1000);
 
 #[derive(Clone)]
 pub struct Cluster {

@@ -72,7 +72,7 @@ impl Row<'_> {
     pub fn write(&self, account: &Account, status: &BrokerClusterStatus) -> Result<()> {
         let last = status.last_failover.as_ref();
         let noticed = self.failure.until(last.and_then(|last| last.noticed_at.as_ref()));
-        let elected = self.failure.until(last.map(|last| &last.elected_at));
+        let elected = self.failure.until(last.and_then(|last| last.elected_at.as_ref()));
         let serving = self.failure.until(last.and_then(|last| last.serving_at.as_ref()));
         let verdict = match self.goal.limit() {
             None => "-".to_owned(),

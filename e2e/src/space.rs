@@ -18,6 +18,9 @@ use crate::{dump, faults, operator, wait::eventually};
 /// Kubernetes waits for the brokers' orderly end, then for the volumes' release.
 const NAMESPACE_ENDS_WITHIN: Duration = Duration::from_secs(120);
 
+/// If set, tests that succeed leave a dump, too.
+const DUMP_ALWAYS_VARIABLE: &str = "UNDERSTUDY_E2E_DUMP_ALWAYS";
+
 #[derive(Clone)]
 pub struct Space {
     pub client: Client,
@@ -37,15 +40,13 @@ pub async fn with_temp_ns<F: Future<Output = Result<()>>>(name: &'static str, te
         Ok(Err(error)) => Some(format!("{error:#}")),
         Err(payload) => Some(panic_text(&*payload)),
     };
-    if failure.is_some() {
+    if failure.is_some() || std::env::var_os(DUMP_ALWAYS_VARIABLE).is_some() {
         dump::write(name, &space.namespace).await;
     }
     faults::restore_nodes();
-    if std::env::var_os("UNDERSTUDY_E2E_KEEP").is_none() || failure.is_none() {
-        let gone = space.end().await;
-        if let (None, Err(error)) = (&failure, gone) {
-            panic!("{name}: its namespace does not go: {error:#}");
-        }
+    let gone = space.end().await;
+    if let (None, Err(error)) = (&failure, gone) {
+        panic!("{name}: its namespace does not go: {error:#}");
     }
     if let Some(failure) = failure {
         panic!("{name}: {failure}");

@@ -12,7 +12,7 @@ use understudy_crds::{
     BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, ReplicaRole,
     ReplicaStatus, Timestamp, ValidatedCluster,
 };
-use understudy_election::{Contact, Decision, Lease, Register, WaitReason};
+use understudy_election::{BlockedReason, Contact, Decision, Lease, Register, WaitReason};
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -46,6 +46,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) decision: Option<&'a Decision>,
     pub(crate) roll: &'a RollStep,
     pub(crate) last_failover: Option<&'a LastFailover>,
+    /// The last that is known, whether there is a Lease or not.
+    pub(crate) epoch: u64,
     /// On the task's clock, for what is heard.
     pub(crate) now: Duration,
 }
@@ -180,7 +182,7 @@ fn available(snapshot: &Snapshot<'_>) -> Verdict {
         return verdict(True, "PrimaryServing", format!("{name} serves as primary of epoch {}", lease.epoch()));
     }
     match snapshot.decision {
-        Some(Decision::Blocked { reason }) => verdict(False, reason.kind(), reason.to_string()),
+        Some(Decision::Blocked { reason }) => verdict(False, reason.kind(), blocked_text(reason, snapshot.epoch)),
         Some(Decision::Wait { reason: WaitReason::PrimaryHealthy { primary }, .. }) => {
             verdict(False, "PrimaryStarting", format!("{} was elected and does not serve yet", primary.name))
         }
@@ -192,6 +194,16 @@ fn available(snapshot: &Snapshot<'_>) -> Verdict {
             verdict(False, "Electing", "a primary is being elected".into())
         }
         None => verdict(Unknown, "NotObserved", "the brokers have not been looked at yet".into()),
+    }
+}
+
+/// What is wrong, and where a person may force it, the value that does: it counts for this epoch only.
+pub(crate) fn blocked_text(reason: &BlockedReason, epoch: u64) -> String {
+    match reason {
+        BlockedReason::NoMemberLeft { .. } | BlockedReason::RecoveryUnsafe { .. } => {
+            format!("{reason} to {epoch}, the epoch it is about")
+        }
+        _ => reason.to_string(),
     }
 }
 

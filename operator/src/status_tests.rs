@@ -52,6 +52,7 @@ impl Case {
             decision: Some(&decision),
             roll: &self.roll,
             last_failover: None,
+            epoch: 1,
             now: self.scene.now,
         };
         assess(&snapshot, previous, &Timestamp::from_unix_ms(at_ms))
@@ -127,7 +128,22 @@ fn below_min_in_sync() {
     "#]]);
 }
 
-/// K12.
+/// Every other member has lost its disk: a person must look, and is told what to write.
+#[test]
+fn nobody_is_left_to_elect() {
+    let mut case = Case::new();
+    case.scene.sight.handle_lost(&name(0), Loss::Reset, case.scene.now);
+    for ordinal in 0..3 {
+        let mut wiped = status(ordinal, 9, wire::Role::Idle);
+        wiped.identity.as_mut().unwrap().store = "0".repeat(31) + "f";
+        case.scene.sight.handle_status(&name(ordinal), wiped, true, case.scene.now).unwrap();
+    }
+    let status = case.assess(None, 0);
+    let available = &status.conditions[0];
+    assert_eq!(available.reason, "NoInSyncMemberLeft");
+    expect!["orders-0 came back with another store, so primary orders-0/00000000000000000000000000000001/0000000000000001 is no more; nobody is left who had every confirmed message: orders-0 lost store 00000000000000000000000000000001 and came back with 0000000000000000000000000000000f, orders-1 lost store 00000000000000000000000000000002 and came back with 0000000000000000000000000000000f, orders-2 lost store 00000000000000000000000000000003 and came back with 0000000000000000000000000000000f. Bring one back with its store, or, to go on with what the other replicas have, set the annotation understudy.dev/force-recovery to 1, the epoch it is about"].assert_eq(&available.message);
+}
+
 #[test]
 fn a_quota_shows_with_its_own_words() {
     let mut case = Case::new();
@@ -140,7 +156,6 @@ fn a_quota_shows_with_its_own_words() {
     "#]]);
 }
 
-/// K3.
 #[test]
 fn a_bad_image_shows_and_the_primary_serves() {
     let mut case = Case::new();
@@ -155,7 +170,7 @@ fn a_bad_image_shows_and_the_primary_serves() {
     assert_eq!(case.assess(None, 0).replica_statuses[2].message.as_deref(), Some("ErrImagePull: no such image"));
 }
 
-/// K8: Ready only when everything is the newest and in sync.
+/// Ready only when everything is the newest and in sync.
 #[test]
 fn not_ready_while_rolling() {
     let mut case = Case::new();
@@ -213,7 +228,7 @@ fn a_cluster_that_was_never_made_says_why_once() {
     assert_eq!(assess_problem(&object, &problem, &Timestamp::from_unix_ms(2)), first);
 }
 
-/// K2: looked at again, an idle cluster's status is the same, to the letter.
+/// Looked at again, an idle cluster's status is the same, to the letter.
 #[test]
 fn nothing_changes_by_itself() {
     let mut case = Case::new();

@@ -55,7 +55,7 @@ async fn everything_is_made_in_order_and_then_nothing_is_written() {
         PATCH /apis/apps/v1/namespaces/shop/statefulsets/orders"#]]
     .assert_eq(&api.take_writes().join("\n"));
 
-    // K2: resyncs of an idle cluster.
+    // Resyncs of an idle cluster.
     for _ in 0..3 {
         assert_eq!(reconcile(&api, "u-1", json!({})).await.unwrap(), applied);
         assert_eq!(api.take_writes(), Vec::<String>::new());
@@ -91,7 +91,6 @@ async fn a_field_that_is_no_longer_set_is_written() {
     assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
 }
 
-/// K23.
 #[tokio::test]
 async fn scaled_to_one_the_budget_goes() {
     let api = FakeApi::default();
@@ -103,7 +102,7 @@ async fn scaled_to_one_the_budget_goes() {
     assert_eq!(api.take_writes(), Vec::<String>::new());
 }
 
-/// K11: a stale cache shows an earlier cluster of the same name; nothing of the new one's is touched.
+/// A stale cache shows an earlier cluster of the same name; nothing of the new one's is touched.
 #[tokio::test]
 async fn what_belongs_to_another_cluster_of_the_name_is_left_alone() {
     let api = FakeApi::default();

@@ -60,7 +60,7 @@ fn everything_set() {
     expect_file!["golden/stateful-set-everything-set.yaml"].assert_eq(&serde_yaml::to_string(&set.value).unwrap());
 }
 
-/// K23: a budget on a single replica would make its node undrainable.
+/// A budget on a single replica would make its node undrainable.
 #[test]
 fn one_replica_has_no_disruption_budget() {
     let built = built(serde_json::json!({"replicas": 1}), &Observed::default());
@@ -68,7 +68,7 @@ fn one_replica_has_no_disruption_budget() {
     assert_eq!(budget.mode, Mode::Absent);
 }
 
-/// K2: the same spec over what was made is the same, so that nothing is written.
+/// The same spec over what was made is the same, so that nothing is written.
 #[test]
 fn built_anew_over_what_exists_nothing_differs() {
     let first = built(serde_json::json!({}), &Observed::default());
@@ -88,7 +88,7 @@ fn built_anew_over_what_exists_nothing_differs() {
     }
 }
 
-/// K14, K24: the StatefulSet's template keeps the size it was made with; the claims grow, and only those of the spec.
+/// The StatefulSet's template keeps the size it was made with; the claims grow, and only those of the spec.
 #[test]
 fn storage_grows_by_its_claims() {
     let first =
@@ -115,7 +115,7 @@ fn storage_grows_by_its_claims() {
     assert_eq!(after.value, set.value);
 }
 
-/// K12: every container sets requests and limits for both.
+/// Every container sets requests and limits for both.
 #[test]
 fn requests_and_limits_are_always_set() {
     let built = built(serde_json::json!({}), &Observed::default());
@@ -130,7 +130,7 @@ fn requests_and_limits_are_always_set() {
     }
 }
 
-/// K17, K25: probes ask the broker alone, by HTTP on its own port.
+/// Probes ask the broker alone, by HTTP on its own port.
 #[test]
 fn probes_are_local() {
     let built = built(serde_json::json!({}), &Observed::default());

@@ -27,6 +27,20 @@ pub struct BackupConfig {
     pub backup_timeout: Duration,
 }
 
+/// What was found on disk.
+#[derive(Clone, Debug)]
+pub struct RecoveredLog {
+    pub known_epoch: Epoch,
+    pub history: History,
+    /// First index held as a record.
+    pub first: Index,
+    /// The log may not be cut below this: a base shows effects up to there.
+    pub floor: Index,
+    pub applied: Index,
+    /// The records after `applied`, to the log's end.
+    pub pending: VecDeque<Frame>,
+}
+
 /// One connection to a primary, counted by the backup. Completions of an earlier one are void: the log may have been cut since.
 pub type Session = u64;
 
@@ -90,8 +104,8 @@ pub struct CatchUpProgress {
 enum Link {
     /// Not connected since then.
     Down { since: Duration, reset: bool },
-    /// Hello sent.
-    Greeting { since: Duration },
+    /// Hello sent at `asked`; no primary heard since `since`.
+    Greeting { since: Duration, asked: Duration },
     /// Welcomed; a base must come first.
     AwaitingBase { primary: Identity, last_heard: Duration },
     Following { primary: Identity, last_heard: Duration },
@@ -133,22 +147,14 @@ pub struct Backup {
 }
 
 impl Backup {
-    /// What recovery found: `pending` are the records after `applied`, to the log's end.
-    pub fn new(
-        now: Duration,
-        config: BackupConfig,
-        known_epoch: Epoch,
-        history: History,
-        first: Index,
-        applied: Index,
-        pending: VecDeque<Frame>,
-    ) -> Self {
+    pub fn new(now: Duration, config: BackupConfig, log: RecoveredLog) -> Self {
+        let RecoveredLog { known_epoch, history, first, floor, applied, pending } = log;
         Self {
             config,
             known_epoch,
             first,
             committed: applied,
-            floor: applied,
+            floor: floor.max(applied),
             applied,
             pending,
             durable: Index(0),
@@ -215,7 +221,7 @@ impl Backup {
     pub fn lost(&self) -> Option<(Duration, bool)> {
         match self.link {
             Link::Down { since, reset } => Some((since, reset)),
-            Link::Greeting { since } => Some((since, false)),
+            Link::Greeting { since, .. } => Some((since, false)),
             Link::AwaitingBase { .. } | Link::Following { .. } => None,
         }
     }
@@ -229,13 +235,13 @@ impl Backup {
             Link::Down { since, .. } => since,
             _ => now,
         };
-        self.link = Link::Greeting { since };
+        self.link = Link::Greeting { since, asked: now };
         Hello {
             follower: self.config.me.clone(),
             epoch: self.known_epoch,
             history: self.history.clone(),
             first: self.first,
-            floor: self.floor.max(self.applied),
+            floor: self.floor(),
             clean: self.is_clean(),
         }
     }
@@ -244,7 +250,7 @@ impl Backup {
     pub fn handle_disconnected(&mut self, now: Duration, reset: bool, out: &mut Vec<BackupOutput>) {
         self.session += 1;
         let since = match self.link {
-            Link::Down { since, .. } | Link::Greeting { since } => since,
+            Link::Down { since, .. } | Link::Greeting { since, .. } => since,
             _ => now,
         };
         self.link = Link::Down { since, reset };
@@ -278,8 +284,8 @@ impl Backup {
                 if after > last {
                     return Err(FollowError::BeyondEnd { after, last });
                 }
-                if after < self.floor.max(self.applied) {
-                    return Err(FollowError::BelowFloor { after, floor: self.floor.max(self.applied) });
+                if after < self.floor() {
+                    return Err(FollowError::BelowFloor { after, floor: self.floor() });
                 }
                 if after < last {
                     self.history.truncate_after(after);
@@ -420,11 +426,13 @@ impl Backup {
     /// To be called every few milliseconds: a silent primary, a catch-up that stands still.
     pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<BackupOutput>) {
         let timeout = self.config.backup_timeout;
-        if let Link::Following { last_heard, .. } | Link::AwaitingBase { last_heard, .. } = self.link
+        if let Link::Following { last_heard, .. }
+        | Link::AwaitingBase { last_heard, .. }
+        | Link::Greeting { asked: last_heard, .. } = self.link
             && now.saturating_sub(last_heard) >= timeout
         {
             out.push(BackupOutput::Close(format!("the primary is silent for {} ms", timeout.as_millis())));
-            self.handle_disconnected(now, false, out);
+            self.handle_disconnected(last_heard, false, out); // lost since it was last heard, not since it was missed
             return;
         }
         let stuck = self.catch_up.as_ref().is_some_and(|catch_up| {
@@ -452,6 +460,10 @@ impl Backup {
         self.session += 1;
         out.push(BackupOutput::Apply(self.pending.drain(..).collect()));
         Ok((self.history.clone(), self.first))
+    }
+
+    fn floor(&self) -> Index {
+        self.floor.max(self.applied)
     }
 
     fn check_epoch(&self, found: Epoch) -> Result<(), FollowError> {

@@ -15,7 +15,7 @@ mod message;
 mod primary;
 mod recent;
 
-pub use backup::{Backup, BackupConfig, BackupOutput, CatchUpProgress, FollowError, Session};
+pub use backup::{Backup, BackupConfig, BackupOutput, CatchUpProgress, FollowError, RecoveredLog, Session};
 pub use commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
 pub use history::History;
 pub use keeper::{LeaseAnswer, LeaseKeeper, LeaseRequest, KeeperOutput};

@@ -26,9 +26,6 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// A newcomer further behind than this, in bytes, is not awaited yet: commits would wait for it too long.
 const JOIN_LAG_BYTES: usize = 1 << 20;
 
-/// A resume of more records than this and more than twice the live messages is dearer than a base.
-const RESUME_RECORDS: u64 = 50_000;
-
 /// One connection of a follower, numbered by the caller, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
@@ -43,6 +40,8 @@ pub struct PrimaryConfig {
     pub backup_timeout: Duration,
     /// How long an isolated primary keeps its clients (rule 6).
     pub lease_duration: Duration,
+    /// A resume of more records than this, and of more than twice the live messages, is dearer than a base.
+    pub resume_records: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -314,7 +313,7 @@ impl Primary {
         let common = self.history.common_prefix(&hello.history);
         let counted = self.commit.counted().any(|other| *other == member);
         let missing = self.last().index.0 - common.0;
-        let cheap = counted || missing <= RESUME_RECORDS.max(live_messages.saturating_mul(2));
+        let cheap = counted || missing <= self.config.resume_records.max(live_messages.saturating_mul(2));
         let possible = hello.clean && common >= hello.floor && common.next() >= self.log_first;
         if !possible && counted {
             // Its store does not hold what a member's must: it leaves the set before it starts anew.
@@ -388,8 +387,12 @@ impl Primary {
             follower.in_flight.pop_front();
             follower.in_flight_bytes -= bytes;
         }
-        let safe = if self.config.replicated_only { ack.received } else { ack.durable };
-        self.commit.handle_durable(ack.epoch, &follower.member, safe);
+        // While its base is not whole the follower writes a log that a restart of the catch-up throws away: what it
+        // acknowledges frees its window, and says nothing of what its store holds (rule 3).
+        if follower.floor.is_some() {
+            let safe = if self.config.replicated_only { ack.received } else { ack.durable };
+            self.commit.handle_durable(ack.epoch, &follower.member, safe);
+        }
         self.pump(now, stream, out);
         self.advance(now, out);
     }

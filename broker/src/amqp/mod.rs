@@ -25,6 +25,9 @@ use crate::peers::{Tls, relay};
 /// waits here reconnects once instead of in a loop.
 const DOOR_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Between two tries to relay a client, unless the primary changes meanwhile.
+const RELAY_PAUSE: Duration = Duration::from_millis(50);
+
 /// Connections at once, waiting ones included: each costs a task and buffers.
 const MAX_CONNECTIONS: usize = 16_384;
 
@@ -82,27 +85,40 @@ impl Doorway {
         }
     }
 
-    async fn receive(&self, stream: TcpStream, peer: SocketAddr) {
+    /// A client waits here while there is no primary, or none that answers, for as long as an election may take.
+    async fn receive(&self, mut stream: TcpStream, peer: SocketAddr) {
         _ = stream.set_nodelay(true);
         let mut door = self.shared.door.subscribe();
-        let open = tokio::time::timeout(DOOR_TIMEOUT, door.wait_for(|door| *door != Door::Closed)).await;
-        let Ok(Ok(open)) = open.map(|open| open.map(|door| door.clone())) else {
-            tracing::info!(%peer, "a client was sent away: no primary is known");
-            return;
-        };
-        match (open, self.backup_connections) {
-            (Door::Here, _) => self.amqp.clone().serve(stream, peer.to_string()).await,
-            (Door::At { name, address }, BackupConnections::Relay) => {
-                self.amqp.metrics.relayed_connections.inc();
-                if let Err(reason) = relay(stream, &self.tls, &address, &self.name).await {
-                    tracing::info!(%peer, "a client could not be relayed to {name}: {reason}");
+        let deadline = tokio::time::Instant::now() + DOOR_TIMEOUT;
+        loop {
+            let open = tokio::time::timeout_at(deadline, door.wait_for(|door| *door != Door::Closed)).await;
+            let Ok(Ok(open)) = open.map(|open| open.map(|door| door.clone())) else {
+                tracing::info!(%peer, "a client was sent away: no primary serves");
+                return;
+            };
+            match (open, self.backup_connections) {
+                (Door::Here, _) => return self.amqp.clone().serve(stream, peer.to_string()).await,
+                (Door::At { name, .. }, BackupConnections::Refuse) => {
+                    let text = format!("{} is a backup; the primary is {name}", self.name);
+                    return connection::refuse(stream, &self.amqp.server, self.amqp.started, &text).await;
                 }
+                (Door::At { name, address }, BackupConnections::Relay) => {
+                    match relay(stream, &self.tls, &address, &self.name).await {
+                        Ok(()) => return self.amqp.metrics.relayed_connections.inc(),
+                        // Nothing was read from the client yet: it may go another way.
+                        Err((unread, reason)) if tokio::time::Instant::now() < deadline => {
+                            tracing::debug!(%peer, "not relayed to {name} yet: {reason}");
+                            stream = unread;
+                            _ = tokio::time::timeout(RELAY_PAUSE, door.changed()).await;
+                        }
+                        Err((_, reason)) => {
+                            tracing::info!(%peer, "a client could not be relayed to {name}: {reason}");
+                            return;
+                        }
+                    }
+                }
+                (Door::Closed, _) => {}
             }
-            (Door::At { name, .. }, BackupConnections::Refuse) => {
-                let text = format!("{} is a backup; the primary is {name}", self.name);
-                connection::refuse(stream, &self.amqp.server, self.amqp.started, &text).await;
-            }
-            (Door::Closed, _) => {}
         }
     }
 }

@@ -121,6 +121,7 @@ impl Node {
                     tracing::debug!("no connection to the primary: {reason}");
                 }
                 self.drop_upstream(reset);
+                self.publish_status(); // the elector waits for this witness
             }
         }
     }

@@ -212,6 +212,7 @@ impl Node {
             return; // an old state, from a watch that lags
         }
         self.lease = seen;
+        self.publish_status();
         match &self.role {
             Role::Primary(_) => self.show_lease_to_keeper(),
             Role::Backup(_) => self.follow_lease(),
@@ -317,9 +318,9 @@ impl Node {
             return;
         }
         let config = BackupConfig { me: self.me.clone(), backup_timeout: self.config.backup_timeout };
-        let Recovered { core, pending, applied, history, first, known_epoch, recorded_set } = recovered;
-        tracing::info!(last = %history.last(), %applied, epoch = %known_epoch, "log read");
-        let backup = Backup::new(self.now, config, known_epoch, history, first, applied, pending);
+        let Recovered { core, log, recorded_set } = recovered;
+        tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");
+        let backup = Backup::new(self.now, config, log);
         self.core = core;
         self.recorded_set = recorded_set;
         self.out = Outputs::default();

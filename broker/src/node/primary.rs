@@ -62,6 +62,7 @@ impl Node {
             replicated_only: self.config.replicated_only(),
             backup_timeout: self.config.backup_timeout,
             lease_duration: self.config.lease_duration,
+            resume_records: self.config.resume_records,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());

@@ -207,12 +207,13 @@ impl Node {
         match &self.role {
             Role::Primary(role) if role.isolated => Door::Closed,
             Role::Primary(_) => Door::Here,
-            Role::Recovering => Door::Closed,
-            Role::Backup(_) => {
-                // The primary that is heard; the Lease may name one that has not begun yet.
-                let Some(primary) = self.heard() else { return Door::Closed };
-                match self.config.address_of(&primary.name) {
-                    Some(address) => Door::At { name: primary.name.clone(), address },
+            // The primary that is heard or, before one is, whom the Lease names: the relay finds out whether it serves.
+            Role::Backup(_) | Role::Recovering => {
+                let named = self.lease.as_ref().and_then(|(lease, _)| lease.holder());
+                let primary = self.heard().or(named).filter(|primary| primary.name != self.me.name);
+                let address = |primary: &Identity| self.config.address_of(&primary.name);
+                match primary.and_then(|primary| Some((primary.name.clone(), address(primary)?))) {
+                    Some((name, address)) => Door::At { name, address },
                     None => Door::Closed,
                 }
             }

@@ -23,14 +23,23 @@ const PIECE_BYTES: usize = 64 << 10;
 const PIECES_IN_FLIGHT: usize = 16;
 
 /// Passes a client's bytes to the primary at `address` and back, until either side ends.
-pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str) -> Result<(), String> {
-    let peer = client.peer_addr().map_err(|error| error.to_string())?.to_string();
-    let channel = tls.connect(address).await.map_err(|error| error.to_string())?;
-    let mut replica = ReplicaClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
-    let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
-    let first = wire::RelayBytes { client: peer, via: via.to_owned(), data: Bytes::new() };
-    sender.send(first).await.map_err(|error| error.to_string())?;
-    let answer = replica.relay(ReceiverStream::new(pieces)).await.map_err(|status| status.message().to_owned())?;
+///
+/// # Errors
+/// Where the primary does not take it: the client's connection, nothing read from it, and why.
+pub(crate) async fn relay(
+    client: TcpStream,
+    tls: &Tls,
+    address: &str,
+    via: &str,
+) -> Result<(), (TcpStream, String)> {
+    let opened = match client.peer_addr() {
+        Ok(peer) => open(tls, address, wire::RelayBytes { client: peer.to_string(), via: via.into(), data: Bytes::new() }).await,
+        Err(error) => Err(error.to_string()),
+    };
+    let (sender, answer) = match opened {
+        Ok(opened) => opened,
+        Err(reason) => return Err((client, reason)),
+    };
     let (mut reading, mut writing) = client.into_split();
     let upward = async {
         let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
@@ -43,7 +52,7 @@ pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str
         }
     };
     let downward = async {
-        let mut answer = answer.into_inner();
+        let mut answer = answer;
         while let Ok(Some(piece)) = answer.message().await {
             if writing.write_all(&piece.data).await.is_err() {
                 return;
@@ -56,6 +65,17 @@ pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str
         () = downward => {}
     }
     Ok(())
+}
+
+type Opened = (mpsc::Sender<wire::RelayBytes>, Streaming<wire::RelayBytes>);
+
+async fn open(tls: &Tls, address: &str, first: wire::RelayBytes) -> Result<Opened, String> {
+    let channel = tls.connect(address).await.map_err(|error| error.to_string())?;
+    let mut replica = ReplicaClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+    let (sender, pieces) = mpsc::channel(PIECES_IN_FLIGHT);
+    sender.send(first).await.map_err(|error| error.to_string())?;
+    let answer = replica.relay(ReceiverStream::new(pieces)).await.map_err(|status| status.message().to_owned())?;
+    Ok((sender, answer.into_inner()))
 }
 
 /// The primary's end: serves the relayed client like one of its own.

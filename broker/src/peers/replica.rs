@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures::{Stream, StreamExt};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use understudy_proto as wire;
@@ -14,7 +14,7 @@ use understudy_replication::{StreamId, SyncId};
 
 use super::convert;
 use crate::amqp::Amqp;
-use crate::node::{BacklogRequest, Event, FollowerEvent};
+use crate::node::{BacklogRequest, Door, Event, FollowerEvent};
 
 /// Backlog chunks on their way to one follower.
 const CHUNKS_IN_FLIGHT: usize = 4;
@@ -23,12 +23,18 @@ pub(crate) struct ReplicaService {
     pub(crate) cluster: String,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) amqp: Arc<Amqp>,
+    pub(crate) door: watch::Receiver<Door>,
     next_stream: AtomicU64,
 }
 
 impl ReplicaService {
-    pub(crate) fn new(cluster: String, events: mpsc::Sender<Event>, amqp: Arc<Amqp>) -> Self {
-        Self { cluster, events, amqp, next_stream: AtomicU64::new(1) }
+    pub(crate) fn new(
+        cluster: String,
+        events: mpsc::Sender<Event>,
+        amqp: Arc<Amqp>,
+        door: watch::Receiver<Door>,
+    ) -> Self {
+        Self { cluster, events, amqp, door, next_stream: AtomicU64::new(1) }
     }
 }
 
@@ -104,6 +110,9 @@ impl wire::replica_server::Replica for ReplicaService {
     }
 
     async fn relay(&self, request: Request<Streaming<wire::RelayBytes>>) -> Result<Response<Self::RelayStream>, Status> {
+        if *self.door.borrow() != Door::Here {
+            return Err(Status::unavailable("not the primary, or not yet"));
+        }
         let mut incoming = request.into_inner();
         let first = incoming.message().await?.ok_or_else(|| Status::invalid_argument("an empty relay"))?;
         let client = format!("{} (via {})", first.client, first.via);

@@ -1,3 +1,14 @@
-//! The broker's integration tests: one binary.
+//! The broker's integration tests: one binary. All but `arrows` are about real processes, over their sockets, signals and
+//! directories; what can be shown without a process is shown in the crates.
 
 mod arrows;
+mod bad_clients;
+mod bad_surroundings;
+mod catch_up;
+mod durability;
+mod exclusive_queues;
+mod failover;
+mod full_disk;
+mod harness;
+mod min_in_sync;
+mod relay;

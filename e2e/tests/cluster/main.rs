@@ -30,6 +30,7 @@ fn small() -> Value {
 /// Everything is as the spec says, the primary another one, and the client's account shows that it worked.
 async fn recovered(cluster: &Cluster, epoch_before: i64, aftermath: &Aftermath) -> Result<BrokerClusterStatus> {
     ensure!(aftermath.account.confirmed > 0, "nothing was confirmed");
+    println!("the publisher's errors: {:?}", aftermath.publisher_errors);
     let status = cluster.ready_after(epoch_before).await?;
     ensure!(status.in_sync_replicas == 3, "{} replicas are in sync", status.in_sync_replicas);
     Ok(status)

@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(third.material.authorities, first.material.authorities);
     }
 
-    /// K20: peers with a certificate of either authority trust each other.
+    /// Peers with a certificate of either authority trust each other.
     #[test]
     fn a_new_authority_is_trusted_beside_the_old_one() {
         let first = build(&cluster(), &Observed::default(), day(0)).unwrap();

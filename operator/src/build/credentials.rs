@@ -181,7 +181,6 @@ mod tests {
         assert!(verified.holds(&made));
     }
 
-    /// K13.
     #[test]
     fn a_changed_password_gets_its_hash_and_nothing_else_changes() {
         let verified = VerifiedCredentials::default();

@@ -10,6 +10,7 @@ use understudy_crds::BrokerClusterStatus;
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
+use super::adopt::adopt;
 use super::endpoint::{PrimaryAddress, publish};
 use super::peer::{Address, Command};
 use super::roll::{self, RollPod, RollStep};
@@ -76,6 +77,17 @@ impl Task {
         self.jobs.spawn(async move {
             let published = tokio::time::timeout(SWAP_TIMEOUT * 2, publish(&client, &cluster, &address)).await;
             Done::Published(address, flatten(published))
+        });
+    }
+
+    pub(super) fn adopt_lease(&mut self) {
+        if self.adopted || self.adopting || self.held().is_none() || self.now() < self.adopt_after {
+            return;
+        }
+        self.adopting = true;
+        let (client, cluster) = (self.client.clone(), self.cluster().clone());
+        self.jobs.spawn(async move {
+            Done::Adopted(flatten(tokio::time::timeout(SWAP_TIMEOUT, adopt(&client, &cluster)).await))
         });
     }
 
@@ -156,6 +168,7 @@ impl Task {
             decision: self.decision.as_ref(),
             roll: &self.roll,
             last_failover: self.last_failover.as_ref(),
+            epoch: self.known_epoch(),
             now,
         };
         let status = status::assess(&snapshot, self.written.as_ref(), &timestamp());

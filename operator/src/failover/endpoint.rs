@@ -177,7 +177,6 @@ mod tests {
         assert_eq!(written.endpoints[0].addresses, ["10.0.0.8"]);
     }
 
-    /// K22.
     #[test]
     fn another_address_in_the_same_epoch_is_written() {
         assert!(matches!(step(&live(7, "10.0.0.7"), &at(7, "10.0.0.9")), Step::Replace(_)));

@@ -6,6 +6,7 @@
 //! Lease alone makes it so. Two operators at once are safe: one of two swaps is refused.
 
 mod actions;
+mod adopt;
 mod announce;
 mod endpoint;
 mod peer;

@@ -107,7 +107,7 @@ mod tests {
         assert!(!facts(json!({"phase": "Pending"})).exited);
     }
 
-    /// K3, K12: the reason shows.
+    /// The reason shows.
     #[test]
     fn trouble_is_told_in_the_words_of_who_knows() {
         use serde_json::json;

@@ -2,7 +2,7 @@
 //! whenever something changes.
 //!
 //! Never takes a pod out of the in-sync set that `minInSync` needs; a pod that is not in the set may go at any time, so that
-//! a corrected image reaches pods that never started (K3).
+//! a corrected image reaches pods that never started.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub(crate) struct RollPod {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RollStep {
-    /// Every pod has the newest template.
+    /// Every pod is there and has the newest template.
     Done,
     /// Wait: something is under way.
     Wait {
@@ -54,7 +54,7 @@ pub(crate) enum RollHold {
 
 pub(crate) fn next(pods: &[RollPod], min_in_sync: usize) -> RollStep {
     let outdated: Vec<&RollPod> = pods.iter().filter(|pod| pod.outdated && pod.uid.is_some()).collect();
-    if outdated.is_empty() {
+    if outdated.is_empty() && pods.iter().all(|pod| pod.uid.is_some()) {
         return RollStep::Done;
     }
     let wait = |reason| RollStep::Wait { outdated: outdated.len(), reason };
@@ -90,6 +90,7 @@ impl RollStep {
     pub(crate) fn text(&self) -> Option<(&'static str, String)> {
         match self {
             Self::Done => None,
+            Self::Wait { outdated: 0, reason } => Some(("PodsAbsent", format!("waiting for {reason}"))),
             Self::Wait { outdated, reason } => Some(("Rolling", format!("{outdated} outdated; waiting for {reason}"))),
             Self::Delete { pod, .. } => Some(("Rolling", format!("{pod} is being replaced"))),
             Self::HandOver { from } => Some(("Rolling", format!("primary {from} hands over, then it is replaced"))),
@@ -142,7 +143,7 @@ mod tests {
         expected.assert_eq(&text);
     }
 
-    /// K8: backups first, wait in sync, hand over, the old primary last.
+    /// Backups first, wait in sync, hand over, the old primary last.
     #[test]
     fn a_roll_step_by_step() {
         check("P B B", 2, expect!["done"]);
@@ -152,9 +153,10 @@ mod tests {
         check("P! B B!", 2, expect!["delete orders-2 u2"]);
         check("P! B B", 2, expect!["hand over from orders-0"]);
         check("B! P B", 2, expect!["delete orders-0 u0"]);
+        check("- P B", 2, expect!["PodsAbsent: waiting for orders-0 to be made"]);
     }
 
-    /// K3: a pod that never started is replaced though others are not in sync; the primary stays.
+    /// A pod that never started is replaced though others are not in sync; the primary stays.
     #[test]
     fn a_pod_outside_the_set_may_always_go() {
         check("P c! B!", 2, expect!["delete orders-1 u1"]);
@@ -180,7 +182,7 @@ mod tests {
         check("B! B! B", 2, expect!["Rolling: 2 outdated; waiting for a primary"]);
     }
 
-    /// K23: one replica is exempt.
+    /// One replica is exempt.
     #[test]
     fn a_single_broker_is_replaced_at_once() {
         check("P!", 1, expect!["delete orders-0 u0"]);

@@ -1,7 +1,7 @@
 //! What the operator sees of a cluster's replicas: each one's stream, pod and last words, folded into the election's view.
 //! Pure: events and times come as arguments.
 //!
-//! A replica that answers is reachable, whatever its Pod object says (K16, K19): a pod may be deleted while its process
+//! A replica that answers is reachable, whatever its Pod object says: a pod may be deleted while its process
 //! lives on, and a kubelet reports late. Only for one that does not answer does the pod decide whether it is known to have
 //! ended.
 

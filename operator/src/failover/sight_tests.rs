@@ -51,7 +51,7 @@ fn the_kubelets_word_ends_a_process_once_no_backup_hears_it() {
     check(&scene, expect!["elect orders-2 at 2 with orders-1 orders-2: the process of primary orders-0 has ended"]);
 }
 
-/// K19, K16: a pod that is deleted while its process lives on is no reason to act.
+/// A pod that is deleted while its process lives on is no reason to act.
 #[test]
 fn a_process_that_answers_lives_whatever_its_pod_says() {
     let mut scene = Scene::new();
@@ -59,7 +59,7 @@ fn a_process_that_answers_lives_whatever_its_pod_says() {
     check(&scene, expect!["wait: primary orders-0 is heard"]);
 }
 
-/// H6, K18: the pod's next process does not resume.
+/// The pod's next process does not resume.
 #[test]
 fn a_restarted_primary_is_another_one() {
     let mut scene = Scene::new();
@@ -105,7 +105,7 @@ fn silence_counts_from_the_last_word_and_after_the_timeout() {
     );
 }
 
-/// K21: the primary's pod and volume are gone; it comes back as another store.
+/// The primary's pod and volume are gone; it comes back as another store.
 #[test]
 fn a_lost_disk_is_another_store() {
     let mut scene = Scene::new();

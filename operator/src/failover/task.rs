@@ -54,6 +54,7 @@ pub(super) async fn run(client: Client, assignments: watch::Receiver<Assignment>
 /// A job that has ended.
 pub(super) enum Done {
     Published(PrimaryAddress, Result<(), String>),
+    Adopted(Result<(), String>),
     Deleted { uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
 }
@@ -93,6 +94,10 @@ pub(super) struct Task {
     pub(super) blocked: Option<String>,
 
     pub(super) jobs: JoinSet<Done>,
+    /// The Lease has an owner, as far as is known.
+    pub(super) adopted: bool,
+    pub(super) adopting: bool,
+    pub(super) adopt_after: Duration,
     pub(super) publishing: bool,
     pub(super) published: Option<PrimaryAddress>,
     pub(super) publish_after: Duration,
@@ -137,6 +142,9 @@ impl Task {
             own_reason: None,
             blocked: None,
             jobs: JoinSet::new(),
+            adopted: false,
+            adopting: false,
+            adopt_after: Duration::ZERO,
             publishing: false,
             published: None,
             publish_after: Duration::ZERO,
@@ -255,7 +263,10 @@ impl Task {
     fn observe(&mut self, stored: Stored) {
         let now = self.now();
         self.tracker.observe(now, stored);
-        let Some(lease) = self.held() else { return };
+        let Some(lease) = self.held() else {
+            self.adopted = false;
+            return;
+        };
         let reign = Reign { epoch: lease.epoch(), holder: lease.holder().cloned() };
         let before = self.reign.replace(reign.clone());
         match before {
@@ -279,11 +290,14 @@ impl Task {
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
+        let watched = before.is_some() || from.is_none();
         let (reason, why) = match own {
             Some((_, reason, why)) => (reason, why),
-            None if from.is_none() => ("PrimaryElected", "elected by the brokers".to_owned()),
-            None if self.missed_at.is_none() => ("Switchover", "handed over, or elected by the brokers".to_owned()),
-            None => ("PrimaryElected", "elected by the brokers".to_owned()),
+            None if !watched => ("ElectedMeanwhile", "elected while no operator ran".to_owned()),
+            None if from.is_some() && self.missed_at.is_none() => {
+                ("Switchover", "the one before handed over".to_owned())
+            }
+            None => ("ElectedByBrokers", "elected by the brokers themselves".to_owned()),
         };
         let note = match &from {
             Some(from) if *from != holder.name.as_str() => {
@@ -298,8 +312,8 @@ impl Task {
             to: holder.name.to_string(),
             epoch: i64::try_from(reign.epoch.0).unwrap_or(i64::MAX),
             reason: reason.to_owned(),
-            noticed_at: self.missed_at.clone(),
-            elected_at: timestamp(),
+            noticed_at: self.missed_at.clone().filter(|_| watched),
+            elected_at: watched.then(timestamp),
             serving_at: None,
         });
     }
@@ -348,6 +362,14 @@ impl Task {
                     }
                 }
             }
+            Done::Adopted(result) => {
+                self.adopting = false;
+                self.adopted = result.is_ok();
+                if let Err(error) = result {
+                    tracing::debug!(cluster = %self.cluster().name, error, "Lease not adopted");
+                    self.adopt_after = now + JOB_RETRY_AFTER;
+                }
+            }
             Done::Deleted { uid, result } => {
                 if let Err(error) = result {
                     tracing::warn!(cluster = %self.cluster().name, error, "pod not deleted");
@@ -375,6 +397,7 @@ impl Task {
         let decided_until = self.elect().await;
         self.note_serving();
         self.publish_endpoint();
+        self.adopt_lease();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -384,27 +407,32 @@ impl Task {
             Some(self.recheck_endpoint_at),
             Some(self.publish_after).filter(|_| !self.publishing),
             Some(self.write_after),
+            Some(self.adopt_after),
             self.handing_over,
         ];
         deadlines.into_iter().flatten().filter(|at| *at > now).min()
     }
 
-    fn view(&self, now: Duration) -> View {
-        let cluster = self.cluster();
-        let register = self.tracker.register().clone();
-        let epoch = match &register {
+    /// The last epoch that is known, though the Lease may be gone or was not read yet.
+    pub(super) fn known_epoch(&self) -> u64 {
+        match self.tracker.register() {
             Register::Held(observed) => observed.lease.epoch().0,
             Register::Absent { last: Some(last), .. } => last.epoch().0,
             Register::Absent { last: None, .. } | Register::Unread => {
                 let written = self.written.as_ref().and_then(|status| status.epoch);
                 written.and_then(|epoch| u64::try_from(epoch).ok()).unwrap_or(0)
             }
-        };
+        }
+    }
+
+    fn view(&self, now: Duration) -> View {
+        let cluster = self.cluster();
+        let register = self.tracker.register().clone();
         let spec = Spec {
             replicas: cluster.pod_names().map(|name| ReplicaName::new(&name)).collect(),
             processes_in_set: cluster.durability == Durability::Replicated,
             preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
-            forced: cluster.forced_recovery == Some(epoch),
+            forced: cluster.forced_recovery == Some(self.known_epoch()),
         };
         let timings = Timings {
             lease_duration: cluster.failover.lease_duration,
@@ -429,7 +457,7 @@ impl Task {
                 return until;
             }
             Decision::Blocked { reason } => {
-                let text = reason.to_string();
+                let text = status::blocked_text(&reason, self.known_epoch());
                 if self.blocked.as_ref() != Some(&text) {
                     self.announcer.warning(reason.kind(), "Elect", text.clone());
                     self.blocked = Some(text);
@@ -496,7 +524,9 @@ impl Task {
         let now = self.now();
         let serves = self.held().is_some_and(|lease| status::serving(lease, &self.sight, now).is_some());
         let epoch = self.reign.as_ref().and_then(|reign| i64::try_from(reign.epoch.0).ok());
-        if let Some(last) = self.last_failover.as_mut().filter(|last| serves && Some(last.epoch) == epoch) {
+        if let Some(last) = self.last_failover.as_mut().filter(|last| serves && Some(last.epoch) == epoch)
+            && last.elected_at.is_some()
+        {
             last.serving_at.get_or_insert_with(timestamp);
         }
     }

@@ -10,7 +10,7 @@ use understudy_record::{
 };
 use understudy_replication::{
     Acknowledge, BacklogQueue, Backup, BackupConfig, BackupOutput, Hello, KeeperOutput, LeaseKeeper, LeaseRequest, Primary,
-    PrimaryConfig, PrimaryMessage, PrimaryOutput, StreamId, SyncId,
+    PrimaryConfig, PrimaryMessage, PrimaryOutput, RecoveredLog, StreamId, SyncId,
 };
 
 use crate::store::{Contents, Order, Report, Store, Writer, body_number, number_of};
@@ -91,6 +91,31 @@ impl Node {
         Identity { name: self.name.clone(), store: self.store.id, process: ProcessId(self.process) }
     }
 
+    pub(crate) fn describe(&self) -> String {
+        match &self.role {
+            Role::Down => format!("{} is down", self.identity()),
+            Role::Backup(backup) => format!(
+                "{} is a backup: known epoch {}, last {}, primary {:?}, lost {:?}, clean {}, durable {}",
+                self.identity(),
+                backup.known_epoch(),
+                backup.history().last(),
+                backup.primary(),
+                backup.lost(),
+                backup.is_clean(),
+                backup.durable()
+            ),
+            Role::Primary(primary, keeper) => format!(
+                "{} is primary of {}: last {}, committed {}, hold {:?}, followers {:?}, {keeper:?}",
+                self.identity(),
+                primary.epoch(),
+                primary.last(),
+                primary.committed(),
+                primary.hold(),
+                primary.followers().collect::<Vec<_>>()
+            ),
+        }
+    }
+
     pub(crate) fn is_up(&self) -> bool {
         !matches!(self.role, Role::Down)
     }
@@ -114,13 +139,16 @@ impl Node {
         self.store.crash();
         let log = &self.store.log;
         let committed = log.records.iter().map(|frame| frame.committed).max().unwrap_or_default();
-        let floor = log.base.as_ref().map_or(Index(0), |base| base.sync_point.index);
-        let applied = committed.max(floor).min(log.history().last().index);
+        let sync_point = log.base.as_ref().map_or(Index(0), |base| base.sync_point.index);
+        let floor = log.base.as_ref().and_then(|base| base.floor).unwrap_or_default();
+        let applied = committed.max(sync_point).min(log.history().last().index);
         self.state = log.contents().range(..=applied).map(|(index, number)| (*index, *number)).collect();
         self.last_index = applied;
         let pending = log.records.iter().filter(|frame| frame.position.index > applied).cloned().collect();
         let config = BackupConfig { me: self.identity(), backup_timeout: BACKUP_TIMEOUT };
-        let backup = Backup::new(now, config, self.store.known_epoch, log.history(), log.first(), applied, pending);
+        let (known_epoch, history, first) = (self.store.known_epoch, log.history(), log.first());
+        let log = RecoveredLog { known_epoch, history, first, floor, applied, pending };
+        let backup = Backup::new(now, config, log);
         self.role = Role::Backup(Box::new(backup));
         self.acts.push(Act::HangUp);
     }
@@ -205,6 +233,7 @@ impl Node {
             replicated_only: false,
             backup_timeout: BACKUP_TIMEOUT,
             lease_duration: LEASE,
+            resume_records: 5,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(now, config, lease.epoch(), history, first, lease.in_sync().clone());

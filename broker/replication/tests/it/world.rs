@@ -198,13 +198,14 @@ impl World {
 
     fn break_link(&mut self) {
         if let Some(link) = self.links.values_mut().choose(&mut self.rng) {
+            let was_open = link.backup_open;
             match self.rng.random_range(0..3) {
                 0 => link.backup_open = false,
                 1 => link.primary_open = false,
                 _ => (link.backup_open, link.primary_open) = (false, false),
             }
             let (backup, still_open) = (link.backup, link.backup_open);
-            if !still_open {
+            if was_open && !still_open {
                 self.nodes[backup].disconnected(self.now);
             }
         }
@@ -336,9 +337,11 @@ impl World {
 
     fn hear(&mut self, primary: usize, stream: StreamId, word: ToPrimary) {
         let now = self.now;
-        let live = self.nodes[primary].state.len() as u64;
-        // A base more often than the real weighing would have it.
-        let live = if self.rng.random_bool(0.5) { live } else { u64::MAX / 4 };
+        // Both ways to catch up: the log, whatever its length, or a base as soon as it is longer than a few records.
+        let live = if self.rng.random_bool(0.5) { 0 } else { u64::MAX / 4 };
+        if !matches!(word, ToPrimary::Acknowledge(_)) {
+            self.note(format!("{primary} hears {word:?} on {stream:?}"));
+        }
         let node = &mut self.nodes[primary];
         match word {
             ToPrimary::Hello(hello) => node.primary(now, |p, out| p.handle_hello(now, stream, &hello, live, out)),
@@ -351,8 +354,16 @@ impl World {
     fn take(&mut self, backup: usize, message: FromPrimary) {
         use understudy_replication::PrimaryMessage as M;
         let now = self.now;
-        if let FromPrimary::Message(M::Base(_)) = &message {
-            self.bases += 1;
+        match &message {
+            FromPrimary::Message(M::Base(base)) => {
+                self.bases += 1;
+                self.note(format!("{backup} takes a base of {}", base.sync_point));
+            }
+            FromPrimary::Message(M::Welcome(welcome)) => self.note(format!("{backup} is welcomed: {:?}", welcome.resume)),
+            FromPrimary::Backlog { as_of, lowest, frames, done, .. } => {
+                self.note(format!("{backup} takes {} messages as of {as_of} down to {lowest}, done {done}", frames.len()));
+            }
+            FromPrimary::Message(_) => {}
         }
         let node = &mut self.nodes[backup];
         match message {
@@ -479,7 +490,7 @@ impl World {
 
     /// Fair weather until every replica is in sync and everything written is confirmed.
     pub(crate) fn calm(&mut self) {
-        let steps = 60_000;
+        let steps = 200_000;
         for _ in 0..steps {
             self.now += Duration::from_millis(self.rng.random_range(0..10));
             self.work();
@@ -499,6 +510,7 @@ impl World {
                 self.elect();
             }
         }
-        panic!("not everybody is in sync after {steps} steps of fair weather: set {:?}; {}", self.lease.in_sync(), self.story());
+        let nodes: Vec<_> = self.nodes.iter().map(Node::describe).collect();
+        panic!("not everybody is in sync after {steps} steps of fair weather: {nodes:#?}\n{}", self.story());
     }
 }

@@ -1,0 +1,369 @@
+//! A small synchronous AMQP client over the protocol crate's client side. One call waits for one answer; what the broker
+//! sends meanwhile of its own accord (deliveries, confirms, returns, blocked) is kept until it is asked for.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use understudy_protocol::{
+    BasicProperties, ChannelId, ClientConfig, ClientConnection, ClientEnd, ClientEvent, Delivery, DeliveryTag,
+    GotMessage, Method, PublishRef, basic, confirm, queue,
+};
+use understudy_record::{Body, ShortStr};
+
+use super::PATIENCE;
+
+/// Bytes asked for in one read.
+const READ_BYTES: usize = 64 << 10;
+
+/// How long a read blocks before the deadline and the heartbeat are looked at again.
+const READ_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// How the broker said no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Channel { code: u16, text: String },
+    Connection(ClientEnd),
+    /// Neither yes nor no came in time.
+    NoAnswer,
+}
+
+impl Refused {
+    pub(crate) fn code(&self) -> u16 {
+        match self {
+            Self::Channel { code, .. } | Self::Connection(ClientEnd::ByServer { code, .. }) => *code,
+            Self::Connection(_) | Self::NoAnswer => 0,
+        }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        match self {
+            Self::Channel { text, .. } => text.clone(),
+            Self::Connection(ClientEnd::ByServer { text, .. }) => text.to_string(),
+            Self::Connection(end) => end.to_string(),
+            Self::NoAnswer => "no answer".to_owned(),
+        }
+    }
+}
+
+pub(crate) fn short(text: &str) -> ShortStr {
+    ShortStr::try_from(text).expect("a short string")
+}
+
+pub(crate) struct Client {
+    stream: TcpStream,
+    connection: ClientConnection,
+    buffer: BytesMut,
+    started: Instant,
+    kept: VecDeque<ClientEvent>,
+    ended: Option<ClientEnd>,
+    published: u64,
+    /// Publishes that wait for their confirms, by number, from 1.
+    unconfirmed: BTreeSet<u64>,
+    patience: Duration,
+}
+
+/// Tests use one channel, but for those about channels.
+pub(crate) const CHANNEL: ChannelId = ChannelId(1);
+
+impl Client {
+    pub(crate) fn connect(to: SocketAddr, config: ClientConfig) -> Result<Self, ClientEnd> {
+        Self::connect_within(to, config, PATIENCE)
+    }
+
+    pub(crate) fn connect_within(to: SocketAddr, config: ClientConfig, patience: Duration) -> Result<Self, ClientEnd> {
+        let stream = TcpStream::connect_timeout(&to, patience).map_err(|_| ClientEnd::SocketEnded)?;
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        let mut client = Self {
+            stream,
+            connection: ClientConnection::new(Duration::ZERO, config),
+            buffer: BytesMut::new(),
+            started: Instant::now(),
+            kept: VecDeque::new(),
+            ended: None,
+            published: 0,
+            unconfirmed: BTreeSet::new(),
+            patience,
+        };
+        client.flush();
+        let deadline = Instant::now() + patience;
+        let opened = client.take_until(deadline, |event| match event {
+            ClientEvent::Connected { .. } => Ok(()),
+            other => Err(other),
+        });
+        match (opened, client.ended.clone()) {
+            (Some(()), _) => {
+                client.open_channel(CHANNEL);
+                Ok(client)
+            }
+            (None, end) => Err(end.unwrap_or(ClientEnd::SocketEnded)),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn guest(to: SocketAddr) -> Self {
+        Self::connect(to, ClientConfig::default()).unwrap_or_else(|end| panic!("no connection to {to}: {end}"))
+    }
+
+    pub(crate) fn local_address(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    pub(crate) fn open_channel(&mut self, channel: ChannelId) {
+        self.connection.open_channel(channel);
+        self.take(|event| match event {
+            ClientEvent::ChannelOpened(opened) if opened == channel => Ok(()),
+            other => Err(other),
+        });
+    }
+
+    /// Octets as they are, past the protocol machine.
+    pub(crate) fn write_raw(&mut self, octets: &[u8]) {
+        _ = self.stream.write_all(octets);
+    }
+
+    pub(crate) fn ended(&self) -> Option<&ClientEnd> {
+        self.ended.as_ref()
+    }
+
+    /// Sends a method and waits for its answer.
+    pub(crate) fn call(&mut self, method: impl Into<Method>) -> Result<Method, Refused> {
+        self.call_on(CHANNEL, method)
+    }
+
+    pub(crate) fn call_on(&mut self, channel: ChannelId, method: impl Into<Method>) -> Result<Method, Refused> {
+        let method = method.into();
+        if let Some(end) = &self.ended {
+            return Err(Refused::Connection(end.clone()));
+        }
+        self.connection.send_method(channel, &method);
+        let answer = self.take(|event| match event {
+            ClientEvent::Method(_, Method::BasicAck(_) | Method::BasicNack(_) | Method::BasicCancel(_)) => Err(event),
+            ClientEvent::Method(on, method) if on == channel => Ok(Ok(method)),
+            ClientEvent::ChannelClosed { channel: on, code, text } if on == channel => {
+                Ok(Err(Refused::Channel { code, text: text.to_string() }))
+            }
+            other => Err(other),
+        });
+        answer.unwrap_or_else(|| Err(self.refusal()))
+    }
+
+    fn refusal(&self) -> Refused {
+        self.ended.clone().map_or(Refused::NoAnswer, Refused::Connection)
+    }
+
+    /// A durable queue.
+    pub(crate) fn declare(&mut self, name: &str) -> Result<queue::DeclareOk, Refused> {
+        self.declare_as(queue::Declare { queue: short(name), durable: true, ..Default::default() })
+    }
+
+    pub(crate) fn declare_as(&mut self, declare: queue::Declare) -> Result<queue::DeclareOk, Refused> {
+        self.call(declare).map(|answer| match answer {
+            Method::QueueDeclareOk(ok) => ok,
+            other => panic!("queue.declare is answered by {}", other.name()),
+        })
+    }
+
+    pub(crate) fn select_confirms(&mut self) {
+        self.call(confirm::Select::default()).expect("confirm mode");
+    }
+
+    /// A persistent message to a queue by its name; nothing is waited for.
+    pub(crate) fn publish(&mut self, queue: &str, body: impl Into<Bytes>) {
+        self.publish_to("", queue, body);
+    }
+
+    pub(crate) fn publish_to(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
+        let body = Body::new(body.into());
+        let properties = BasicProperties { delivery_mode: Some(2), ..Default::default() }.encode();
+        let message = PublishRef {
+            exchange: exchange.as_bytes(),
+            routing_key: routing_key.as_bytes(),
+            mandatory: false,
+            properties: properties.as_bytes(),
+            body: &body,
+        };
+        self.connection.publish(CHANNEL, &message).expect("small properties");
+        self.published += 1;
+        self.unconfirmed.insert(self.published);
+        self.flush();
+    }
+
+    pub(crate) fn unconfirmed(&self) -> &BTreeSet<u64> {
+        &self.unconfirmed
+    }
+
+    pub(crate) fn published(&self) -> u64 {
+        self.published
+    }
+
+    /// Waits for the confirms of everything that was published.
+    pub(crate) fn await_confirms(&mut self) -> Result<(), Refused> {
+        while !self.unconfirmed.is_empty() {
+            if !self.await_confirm(Instant::now() + self.patience) {
+                return Err(self.refusal());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for one more confirm frame; `false` if none came until then, or the connection ended.
+    pub(crate) fn await_confirm(&mut self, deadline: Instant) -> bool {
+        let confirmed = self.take_until(deadline, |event| match event {
+            ClientEvent::Method(_, Method::BasicAck(ack)) => Ok(ack),
+            ClientEvent::Method(_, Method::BasicNack(nack)) => panic!("message {} was refused", nack.delivery_tag),
+            other => Err(other),
+        });
+        let Some(basic::Ack { delivery_tag: DeliveryTag(tag), multiple }) = confirmed else { return false };
+        if multiple {
+            self.unconfirmed.retain(|number| *number > tag);
+        } else {
+            assert!(self.unconfirmed.remove(&tag), "{tag} is confirmed twice");
+        }
+        true
+    }
+
+    pub(crate) fn publish_confirmed(&mut self, queue: &str, body: impl Into<Bytes>) -> Result<(), Refused> {
+        self.publish(queue, body);
+        self.await_confirms()
+    }
+
+    pub(crate) fn get(&mut self, queue: &str, no_ack: bool) -> Option<GotMessage> {
+        self.connection.send_method(CHANNEL, &basic::Get { queue: short(queue), no_ack }.into());
+        let got = self.take(|event| match event {
+            ClientEvent::GotMessage(_, message) => Ok(Some(message)),
+            ClientEvent::Method(_, Method::BasicGetEmpty(_)) => Ok(None),
+            other => Err(other),
+        });
+        got.unwrap_or_else(|| panic!("no answer to basic.get: {:?}", self.ended))
+    }
+
+    pub(crate) fn consume(&mut self, queue: &str, prefetch: u16) -> Result<(), Refused> {
+        self.call(basic::Qos { prefetch_count: prefetch, ..Default::default() })?;
+        self.call(basic::Consume { queue: short(queue), ..Default::default() }).map(|_| ())
+    }
+
+    pub(crate) fn next_delivery(&mut self, deadline: Instant) -> Option<Delivery> {
+        self.take_until(deadline, |event| match event {
+            ClientEvent::Delivery(_, delivery) => Ok(delivery),
+            other => Err(other),
+        })
+    }
+
+    pub(crate) fn ack(&mut self, tag: DeliveryTag, multiple: bool) {
+        self.connection.send_ack(CHANNEL, tag, multiple);
+        self.flush();
+    }
+
+    /// The reason, once `connection.blocked` has come.
+    #[track_caller]
+    pub(crate) fn await_blocked(&mut self) -> String {
+        let reason = self.take(|event| match event {
+            ClientEvent::Blocked { reason } => Ok(reason.to_string()),
+            other => Err(other),
+        });
+        reason.expect("connection.blocked")
+    }
+
+    #[track_caller]
+    pub(crate) fn await_unblocked(&mut self) {
+        let unblocked = self.take(|event| match event {
+            ClientEvent::Unblocked => Ok(()),
+            other => Err(other),
+        });
+        unblocked.expect("connection.unblocked");
+    }
+
+    /// Waits until the broker closes the channel.
+    #[track_caller]
+    pub(crate) fn await_channel_closed(&mut self) -> Refused {
+        let closed = self.take(|event| match event {
+            ClientEvent::ChannelClosed { code, text, .. } => Ok(Refused::Channel { code, text: text.to_string() }),
+            other => Err(other),
+        });
+        closed.unwrap_or_else(|| panic!("the channel was not closed: {:?}", self.ended))
+    }
+
+    /// Waits until the broker ends the connection.
+    #[track_caller]
+    pub(crate) fn await_ended(&mut self) -> ClientEnd {
+        let deadline = Instant::now() + self.patience;
+        while self.ended.is_none() && Instant::now() < deadline {
+            self.turn();
+        }
+        self.ended.clone().expect("the connection has not ended")
+    }
+
+    pub(crate) fn close(mut self) {
+        self.connection.close(self.started.elapsed(), "done");
+        self.await_ended();
+    }
+
+    fn take<T>(&mut self, wanted: impl FnMut(ClientEvent) -> Result<T, ClientEvent>) -> Option<T> {
+        self.take_until(Instant::now() + self.patience, wanted)
+    }
+
+    /// The first event that is wanted; the others are kept. `None` at the deadline, or when the connection has ended.
+    fn take_until<T>(
+        &mut self,
+        deadline: Instant,
+        mut wanted: impl FnMut(ClientEvent) -> Result<T, ClientEvent>,
+    ) -> Option<T> {
+        let mut looked_at = 0;
+        loop {
+            while looked_at < self.kept.len() {
+                let event = self.kept.remove(looked_at).expect("it is there");
+                match wanted(event) {
+                    Ok(found) => return Some(found),
+                    Err(event) => self.kept.insert(looked_at, event),
+                }
+                looked_at += 1;
+            }
+            if self.ended.is_some() || Instant::now() >= deadline {
+                return None;
+            }
+            self.turn();
+        }
+    }
+
+    /// Writes what waits, reads what is there, keeps the events.
+    fn turn(&mut self) {
+        self.flush();
+        self.buffer.reserve(self.connection.wanted_bytes(&self.buffer).max(READ_BYTES));
+        let mut read = [0; READ_BYTES];
+        match self.stream.read(&mut read) {
+            Ok(0) => self.connection.handle_eof(),
+            Ok(count) => {
+                self.buffer.extend_from_slice(&read[..count]);
+                self.connection.handle_bytes(self.started.elapsed(), &mut self.buffer);
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(_) => self.connection.handle_eof(),
+        }
+        let now = self.started.elapsed();
+        if self.connection.poll_timeout().is_some_and(|at| at <= now) {
+            self.connection.handle_timeout(now);
+        }
+        self.flush();
+        while let Some(event) = self.connection.poll_event() {
+            match event {
+                ClientEvent::Ended(end) => self.ended = Some(end),
+                event => self.kept.push_back(event),
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let output = self.connection.output();
+        while output.has_remaining() {
+            match self.stream.write(output.chunk()) {
+                Ok(count) => output.advance(count),
+                // The end is told by the next read.
+                Err(_) => output.advance(output.remaining()),
+            }
+        }
+    }
+}
