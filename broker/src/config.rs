@@ -155,7 +155,9 @@ pub enum ConfigError {
     NotListed(ReplicaName),
     #[error("--min-in-sync is {min_in_sync}; it must be between 1 and --replicas, which is {replicas}")]
     MinInSync { min_in_sync: usize, replicas: usize },
-    #[error("--open-guest takes guest/guest from anyone who can connect, so --amqp-listen must be a loopback address, not {0}")]
+    #[error(
+        "--open-guest takes guest/guest from anyone who can connect, so --amqp-listen must be a loopback address, not {0}"
+    )]
     GuestBeyondLoopback(SocketAddr),
     #[error("--{option} is {value} ms; it must be between {min} and {max}")]
     Time { option: &'static str, value: u64, min: u64, max: u64 },
@@ -193,11 +195,7 @@ impl TryFrom<Arguments> for Config {
             Some(("kubernetes", place)) => {
                 let (namespace, lease) =
                     place.split_once('/').ok_or_else(|| ConfigError::Lease(given.lease.clone()))?;
-                LeasePlace::Kubernetes {
-                    namespace: namespace.into(),
-                    name: lease.into(),
-                    pod_ip: given.pod_ip,
-                }
+                LeasePlace::Kubernetes { namespace: namespace.into(), name: lease.into(), pod_ip: given.pod_ip }
             }
             _ => return Err(ConfigError::Lease(given.lease)),
         };
@@ -305,7 +303,10 @@ mod tests {
             (&["--open-guest", "--peers", "a-1=h:1"], "does not list this replica, a-0"),
             (&["--open-guest", "--peers", "a-0=h:1"], "must be a loopback address"),
             (&["--peers", "a-0=h:1"], "--users-file"),
-            (&["--users-file", "u", "--peers", "a-0=h:1", "--min-in-sync", "4"], "between 1 and --replicas, which is 3"),
+            (
+                &["--users-file", "u", "--peers", "a-0=h:1", "--min-in-sync", "4"],
+                "between 1 and --replicas, which is 3",
+            ),
             (&["--users-file", "u", "--peers", "a-0=h:1", "--backup-timeout-ms", "1"], "between 50 and"),
         ];
         for (arguments, expected) in cases {

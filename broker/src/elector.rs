@@ -12,13 +12,13 @@ use understudy_election::{
     Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
 };
 use understudy_lease::LeaseStore;
-use understudy_proto as wire;
+use understudy_proto::{self as wire, Said};
 use understudy_proto::control_client::ControlClient;
 use understudy_record::ReplicaName;
 
 use crate::config::Config;
 use crate::node::{Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
-use crate::peers::{Tls, report, status_to_wire};
+use crate::peers::{Tls, status_to_wire};
 
 /// How often a backup without a primary looks around.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -106,11 +106,10 @@ impl BackupElector {
         status: &NodeStatus,
     ) -> Option<View> {
         let config = &self.config;
-        let own = report(&status_to_wire(status, &config.cluster, now), now).ok()?;
-        let mut replicas = BTreeMap::from([(
-            config.name.clone(),
-            ReplicaView { contact: Contact::Reachable, report: Some(own) },
-        )]);
+        let own = status_to_wire(status, &config.cluster, now);
+        let Ok(Said::Report(own)) = wire::read(&own, &config.cluster, &config.name, now) else { return None };
+        let mut replicas =
+            BTreeMap::from([(config.name.clone(), ReplicaView { contact: Contact::Reachable, report: Some(own) })]);
         for (name, peer) in known {
             let contact = match peer.lost {
                 None => Contact::Reachable,
@@ -148,12 +147,20 @@ impl BackupElector {
         .await;
         let now = self.started.elapsed();
         for (name, answer) in answers {
-            let peer = known.entry(name).or_default();
+            let peer = known.entry(name.clone()).or_default();
             let lost = match answer {
-                Ok(Ok(status)) => {
-                    peer.report = report(&status, now).ok().or(peer.report.take());
-                    None
-                }
+                Ok(Ok(status)) => match wire::read(&status, &self.config.cluster, &name, now) {
+                    Ok(Said::Report(report)) => {
+                        peer.report = Some(report);
+                        None
+                    }
+                    // It is there, but cannot say yet where its log ends, or is on its way out.
+                    Ok(Said::Recovering(_) | Said::Ended(_)) => Some(Loss::Reset),
+                    Err(error) => {
+                        tracing::warn!("{name} says of itself what cannot be: {error}");
+                        Some(Loss::Reset)
+                    }
+                },
                 Ok(Err(())) => Some(Loss::Reset),
                 Err(_) => Some(Loss::Silent),
             };

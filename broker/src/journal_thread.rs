@@ -39,7 +39,9 @@ pub(crate) enum Order {
     BeginBase,
     CompleteBase(Session),
     /// Read the whole log again.
-    Rebuild { seed: u64 },
+    Rebuild {
+        seed: u64,
+    },
 }
 
 /// The core thread's end.

@@ -47,7 +47,10 @@ impl Metrics {
             committed_index: gauge("committed_index", "Index up to which this replica knows the log to be committed")?,
             in_sync: gauge("in_sync_replicas", "Members of the in-sync set as this replica knows it")?,
             confirms_held: gauge("confirms_held", "1 if publishers get no confirms; the log and the status say why")?,
-            journal_stalled_ms: gauge("journal_stalled_milliseconds", "How long the present batch has been on its way to disk")?,
+            journal_stalled_ms: gauge(
+                "journal_stalled_milliseconds",
+                "How long the present batch has been on its way to disk",
+            )?,
             messages_ready: gauge("messages_ready", "Messages ready for delivery")?,
             messages_unacknowledged: gauge("messages_unacknowledged", "Messages delivered and not acknowledged")?,
             queues: gauge("queues", "Queues")?,

@@ -241,7 +241,8 @@ fn serve_peers(
 
 /// SIGTERM and SIGINT mean: leave in good order.
 async fn pass_signals(events: mpsc::Sender<Event>) {
-    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut terminate), Ok(mut interrupt)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         return;
     };
     loop {

@@ -25,6 +25,8 @@ BROKERS = 3
 ROUND = 50
 # Messages confirmed before the kill and consumed after it.
 LEFT = 25
+# Bytes of the reply: several frames at every client's frame_max.
+REPLY_BYTES = 300_000
 # A side has resumed after so many messages.
 RESUME = 20
 # How long a client waits for any one thing; a failover takes a fraction of a second.
@@ -137,6 +139,7 @@ class Scene:
             "backup": addresses[1],
             "round": ROUND,
             "left": LEFT,
+            "reply_bytes": REPLY_BYTES,
             "resume": RESUME,
             "patience_seconds": PATIENCE_SECONDS,
         }

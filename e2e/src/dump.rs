@@ -12,7 +12,10 @@ fn commands(namespace: &str) -> Vec<(&'static str, Vec<String>)> {
     let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
     vec![
         ("objects.txt", words(&format!("get all,brokerclusters,leases,endpointslices,pvc -o wide -n {namespace}"))),
-        ("cluster.yaml", words(&format!("get brokerclusters,leases,endpointslices,statefulsets -o yaml -n {namespace}"))),
+        (
+            "cluster.yaml",
+            words(&format!("get brokerclusters,leases,endpointslices,statefulsets -o yaml -n {namespace}")),
+        ),
         ("pods.txt", words(&format!("describe pods -n {namespace}"))),
         ("events.txt", words(&format!("get events --sort-by=.lastTimestamp -n {namespace}"))),
         ("nodes.txt", words("describe nodes")),

@@ -76,6 +76,78 @@ impl Drop for Outage {
     }
 }
 
+/// Two nodes, and the pods on them, do not reach each other; everybody else reaches both. Hermetic clusters only.
+#[derive(Debug)]
+pub struct Parting(Option<(String, String)>);
+
+impl Parting {
+    /// # Errors
+    /// If that cannot be done.
+    pub fn begin(node: &str, other: &str) -> Result<Self> {
+        let numbers = (number_of(node)?.to_owned(), number_of(other)?.to_owned());
+        run(&hermetic()?, &["part", &numbers.0, &numbers.1])?;
+        Ok(Self(Some(numbers)))
+    }
+
+    /// # Errors
+    /// If that cannot be done.
+    pub fn end(mut self) -> Result<()> {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        let Some((node, other)) = self.0.take() else { return Ok(()) };
+        run(&hermetic()?, &["join", &node, &other]).map(drop)
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        if let Err(error) = self.undo() {
+            eprintln!("two nodes stay parted: {error:#}");
+        }
+    }
+}
+
+/// The API server is down. Hermetic clusters only.
+#[derive(Debug)]
+pub struct ApiOutage(bool);
+
+impl ApiOutage {
+    /// # Errors
+    /// If that cannot be done.
+    pub fn begin() -> Result<Self> {
+        run(&hermetic()?, &["stop", "apiserver"])?;
+        Ok(Self(true))
+    }
+
+    /// Returns once the API server is ready.
+    ///
+    /// # Errors
+    /// If it does not come back.
+    pub fn end(mut self) -> Result<()> {
+        self.0 = false;
+        run(&hermetic()?, &["start", "apiserver"]).map(drop)
+    }
+}
+
+impl Drop for ApiOutage {
+    fn drop(&mut self) {
+        if self.0
+            && let Err(error) = hermetic().and_then(|script| run(&script, &["start", "apiserver"]))
+        {
+            eprintln!("the API server stays down: {error:#}");
+        }
+    }
+}
+
+fn hermetic() -> Result<String> {
+    match Machine::here() {
+        Machine::Hermetic(script) => Ok(script),
+        Machine::Kind => bail!("only a hermetic cluster can do this (UNDERSTUDY_CLUSTER=hermetic)"),
+    }
+}
+
 fn change_node(node: &str, what: &str) -> Result<()> {
     match Machine::here() {
         Machine::Hermetic(script) => run(&script, &[what, number_of(node)?]).map(drop),
@@ -112,9 +184,10 @@ pub(crate) async fn nodes_ready(client: &Client) -> Result<()> {
             let name = node.metadata.name.unwrap_or_default();
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
-            let tainted = node.spec.and_then(|spec| spec.taints).is_some_and(|taints| {
-                taints.iter().any(|taint| taint.key.starts_with("node.kubernetes.io/"))
-            });
+            let tainted = node
+                .spec
+                .and_then(|spec| spec.taints)
+                .is_some_and(|taints| taints.iter().any(|taint| taint.key.starts_with("node.kubernetes.io/")));
             ensure!(ready && !tainted, "{name} is not");
         }
         Ok(())
@@ -155,7 +228,8 @@ pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<()> {
                 let statuses = object.status.and_then(|status| status.container_statuses).unwrap_or_default();
                 let id = statuses.into_iter().find_map(|status| status.container_id).context("no container runs")?;
                 let id = id.trim_start_matches("containerd://");
-                let inner = format!("kill -9 $(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {id})");
+                let inner =
+                    format!("kill -9 $(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {id})");
                 run("docker", &["exec", &node, "sh", "-c", &inner])?;
             }
         }

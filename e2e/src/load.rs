@@ -8,8 +8,8 @@ use understudy_bench::{Account, Consumer, ConsumerPlan, Ledger, Publisher, Publi
 
 use crate::report::Failure;
 
-/// Three brokers, a control plane and the client share the machine: a rate that leaves it time for them.
-const RATE: u64 = 200;
+/// Messages a second. Three brokers, a control plane and the client share the machine: a rate that leaves it time for them.
+pub const RATE: u64 = 200;
 const MESSAGE_BYTES: usize = 512;
 /// In flight at most: some confirms' worth at this rate, so that a failure always meets unconfirmed messages.
 const WINDOW: usize = 200;
@@ -34,7 +34,6 @@ pub struct Aftermath {
     pub account: Account,
     /// Longest time that messages waited without any confirm.
     pub longest_silence: Duration,
-    pub publisher_errors: Vec<String>,
 }
 
 impl Load {
@@ -73,15 +72,23 @@ impl Load {
     /// # Errors
     /// If the consumer is not accepted for long.
     pub async fn consume(&mut self) -> Result<()> {
-        let consumer =
-            Consumer::start(&self.ledger, self.target.clone(), self.queue.clone(), ConsumerPlan::default());
-        ensure!(consumer.wait_ready(STARTS_WITHIN).await, "the consumer is not accepted at {:?}", self.target.addresses);
+        let consumer = Consumer::start(&self.ledger, self.target.clone(), self.queue.clone(), ConsumerPlan::default());
+        ensure!(
+            consumer.wait_ready(STARTS_WITHIN).await,
+            "the consumer is not accepted at {:?}",
+            self.target.addresses
+        );
         self.consumer = Some(consumer);
         Ok(())
     }
 
     pub fn confirmed(&self) -> u64 {
         self.publisher.confirmed()
+    }
+
+    /// Whether the broker said that it takes no messages for now.
+    pub fn blocked(&self) -> bool {
+        self.publisher.blocked()
     }
 
     /// Waits for so many more confirms.
@@ -106,7 +113,10 @@ impl Load {
         let recovered = self.publisher.recovery(failure.at, RECOVERS_WITHIN).await;
         let at = self.publisher.address();
         let recovered = recovered.with_context(|| {
-            format!("no message sent after the failure was confirmed within {} s; connected to {at:?}", RECOVERS_WITHIN.as_secs())
+            format!(
+                "no message sent after the failure was confirmed within {} s; connected to {at:?}",
+                RECOVERS_WITHIN.as_secs()
+            )
         })?;
         // It is no flicker: another second's worth goes through as well.
         self.confirms(RATE, RECOVERS_WITHIN).await?;
@@ -130,8 +140,11 @@ impl Load {
         }
         let account = self.ledger.account();
         ensure!(report.unconfirmed == 0, "{} messages were never confirmed: {:?}", report.unconfirmed, report.errors);
-        ensure!(account.is_clean() && drained && account.foreign == 0, "the ledger is not clean:\n{account}{account:?}");
+        ensure!(
+            account.is_clean() && drained && account.foreign == 0,
+            "the ledger is not clean:\n{account}{account:?}"
+        );
         ensure!(account.unflagged == 0, "second deliveries did not say so:\n{account}");
-        Ok(Aftermath { account, longest_silence: report.longest_silence, publisher_errors: report.errors })
+        Ok(Aftermath { account, longest_silence: report.longest_silence })
     }
 }

@@ -11,9 +11,9 @@ use serde_json::json;
 
 use crate::wait::eventually;
 
-const NAMESPACE: &str = "understudy-system";
+pub(crate) const NAMESPACE: &str = "understudy-system";
 const DEPLOYMENT: &str = "understudy-operator";
-const SELECTOR: &str = "app.kubernetes.io/name=understudy-operator";
+pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=understudy-operator";
 const SCALES_WITHIN: Duration = Duration::from_secs(90);
 
 /// The operator is scaled to zero. `with_temp_ns` brings it back before each test, if a test fails before its `end`.

@@ -95,14 +95,15 @@ impl Space {
         // Nobody needs an orderly end any more, and a pod on a node that was lost would keep the namespace for long.
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         pods.delete_collection(&DeleteParams::default().grace_period(1), &ListParams::default()).await?;
-        eventually(format!("the end of namespace {}", self.namespace), NAMESPACE_ENDS_WITHIN, async || {
-            match namespaces.get_opt(&self.namespace).await? {
-                None => Ok(()),
-                Some(namespace) => {
-                    let status = namespace.status.and_then(|status| status.conditions).unwrap_or_default();
-                    let why: Vec<_> = status.into_iter().filter_map(|condition| condition.message).collect();
-                    Err(anyhow!("it is still there: {}", why.join("; ")))
-                }
+        eventually(format!("the end of namespace {}", self.namespace), NAMESPACE_ENDS_WITHIN, async || match namespaces
+            .get_opt(&self.namespace)
+            .await?
+        {
+            None => Ok(()),
+            Some(namespace) => {
+                let status = namespace.status.and_then(|status| status.conditions).unwrap_or_default();
+                let why: Vec<_> = status.into_iter().filter_map(|condition| condition.message).collect();
+                Err(anyhow!("it is still there: {}", why.join("; ")))
             }
         })
         .await

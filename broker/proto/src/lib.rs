@@ -1,6 +1,13 @@
-//! The gRPC messages and services, generated from `proto/understudy.proto`. Wire types only: each side turns them into
-//! its own at the edge.
+//! The gRPC messages and services, generated from `proto/understudy.proto`, and the reading of a broker's status, which
+//! three parties share. Otherwise wire types only: each side turns them into its own at the edge.
 
-#![allow(missing_docs, unreachable_pub, clippy::all)]
+mod said;
 
-tonic::include_proto!("understudy.v1");
+pub use said::{ReadError, Said, identity, read, wire_identity};
+
+mod generated {
+    #![allow(missing_docs, unreachable_pub, clippy::all)]
+    tonic::include_proto!("understudy.v1");
+}
+
+pub use generated::*;

@@ -59,8 +59,8 @@ impl Authenticator {
         if self.remembered().contains_key(&digest) {
             return true;
         }
-        let right = PasswordHash::new(hash)
-            .is_ok_and(|parsed| Argon2::default().verify_password(password, &parsed).is_ok());
+        let right =
+            PasswordHash::new(hash).is_ok_and(|parsed| Argon2::default().verify_password(password, &parsed).is_ok());
         if right {
             let mut remembered = self.remembered();
             if remembered.len() >= REMEMBERED {

@@ -60,17 +60,12 @@ pub(super) fn command(method: Method) -> Option<Command> {
             arguments: table(&m.arguments),
         },
         Method::QueuePurge(m) => Command::QueuePurge { queue: m.queue, no_wait: m.no_wait },
-        Method::QueueDelete(m) => Command::QueueDelete {
-            queue: m.queue,
-            if_unused: m.if_unused,
-            if_empty: m.if_empty,
-            no_wait: m.no_wait,
-        },
-        Method::BasicQos(m) => Command::BasicQos {
-            prefetch_size: m.prefetch_size,
-            prefetch_count: m.prefetch_count,
-            global: m.global,
-        },
+        Method::QueueDelete(m) => {
+            Command::QueueDelete { queue: m.queue, if_unused: m.if_unused, if_empty: m.if_empty, no_wait: m.no_wait }
+        }
+        Method::BasicQos(m) => {
+            Command::BasicQos { prefetch_size: m.prefetch_size, prefetch_count: m.prefetch_count, global: m.global }
+        }
         Method::BasicConsume(m) => Command::BasicConsume {
             queue: m.queue.detached(),
             consumer_tag: m.consumer_tag.detached(),
@@ -117,36 +112,45 @@ pub(super) fn send(
 ) -> Result<(), HeaderTooLarge> {
     let method: Method = match effect {
         EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
-            return to.send_deliver(channel, &DeliverRef {
-                consumer_tag: &consumer_tag,
-                delivery_tag: DeliveryTag(delivery_tag.0),
-                redelivered,
-                exchange: &message.exchange,
-                routing_key: &message.routing_key,
-                properties: &message.properties,
-                body: &message.body,
-            });
+            return to.send_deliver(
+                channel,
+                &DeliverRef {
+                    consumer_tag: &consumer_tag,
+                    delivery_tag: DeliveryTag(delivery_tag.0),
+                    redelivered,
+                    exchange: &message.exchange,
+                    routing_key: &message.routing_key,
+                    properties: &message.properties,
+                    body: &message.body,
+                },
+            );
         }
         EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
-            return to.send_get_ok(channel, &GetOkRef {
-                delivery_tag: DeliveryTag(delivery_tag.0),
-                redelivered,
-                exchange: &message.exchange,
-                routing_key: &message.routing_key,
-                message_count,
-                properties: &message.properties,
-                body: &message.body,
-            });
+            return to.send_get_ok(
+                channel,
+                &GetOkRef {
+                    delivery_tag: DeliveryTag(delivery_tag.0),
+                    redelivered,
+                    exchange: &message.exchange,
+                    routing_key: &message.routing_key,
+                    message_count,
+                    properties: &message.properties,
+                    body: &message.body,
+                },
+            );
         }
         EffectKind::BasicReturn { code, text, message } => {
-            return to.send_return(channel, &ReturnRef {
-                code,
-                text: &text,
-                exchange: &message.exchange,
-                routing_key: &message.routing_key,
-                properties: &message.properties,
-                body: &message.body,
-            });
+            return to.send_return(
+                channel,
+                &ReturnRef {
+                    code,
+                    text: &text,
+                    exchange: &message.exchange,
+                    routing_key: &message.routing_key,
+                    properties: &message.properties,
+                    body: &message.body,
+                },
+            );
         }
         EffectKind::PublisherAck { delivery_tag, multiple } => {
             to.send_ack(channel, DeliveryTag(delivery_tag.0), multiple);

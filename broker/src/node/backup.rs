@@ -21,11 +21,21 @@ pub(super) struct BackupRole {
     target: Option<(Epoch, ReplicaName)>,
     dial_at: Duration,
     pause: Duration,
+    /// Why there was no connection, as last told: the same is not worth a line every half second.
+    told: String,
 }
 
 impl BackupRole {
     pub(super) fn new(backup: Backup) -> Self {
-        Self { backup, link: None, sender: None, target: None, dial_at: Duration::ZERO, pause: SHORTEST_PAUSE }
+        Self {
+            backup,
+            link: None,
+            sender: None,
+            target: None,
+            dial_at: Duration::ZERO,
+            pause: SHORTEST_PAUSE,
+            told: String::new(),
+        }
     }
 
     fn say(&self, word: ToPrimary) {
@@ -99,6 +109,7 @@ impl Node {
             UpstreamEvent::Message(message) => {
                 if let PrimaryMessage::Welcome(welcome) = &message {
                     role.pause = SHORTEST_PAUSE;
+                    role.told.clear();
                     tracing::info!(primary = %welcome.primary, epoch = %welcome.epoch, resume = ?welcome.resume, "following");
                 }
                 self.with_backup(|backup, now, out| match message {
@@ -111,14 +122,16 @@ impl Node {
                     }
                 });
             }
-            UpstreamEvent::Backlog { sync_id, queue, as_of, frames, done } => self.with_backup(|backup, now, out| {
-                backup.handle_backlog(now, sync_id, queue, as_of, frames, done, out)
-            }),
+            UpstreamEvent::Backlog { sync_id, queue, as_of, frames, done } => self
+                .with_backup(|backup, now, out| backup.handle_backlog(now, sync_id, queue, as_of, frames, done, out)),
             UpstreamEvent::Closed { reset, reason } => {
                 if role.backup.primary().is_some() {
                     tracing::warn!("the connection to the primary ended: {reason}");
-                } else {
+                } else if role.told == reason {
                     tracing::debug!("no connection to the primary: {reason}");
+                } else {
+                    tracing::warn!("no connection to the primary: {reason}");
+                    role.told = reason;
                 }
                 self.drop_upstream(reset);
                 self.publish_status(); // the elector waits for this witness

@@ -14,13 +14,27 @@ use crate::recovery::Recovered;
 
 #[derive(Debug)]
 pub(crate) enum ClientEvent {
-    Opened { id: ConnectionId, info: ConnectionInfo, outbox: Outbox },
-    Commands { id: ConnectionId, commands: Vec<(ChannelId, Command)> },
+    Opened {
+        id: ConnectionId,
+        info: ConnectionInfo,
+        outbox: Outbox,
+    },
+    Commands {
+        id: ConnectionId,
+        commands: Vec<(ChannelId, Command)>,
+    },
     /// The channel was closed by the connection's own grammar: its state goes, nothing is answered.
-    ChannelFailed { id: ConnectionId, channel: ChannelId },
+    ChannelFailed {
+        id: ConnectionId,
+        channel: ChannelId,
+    },
     /// The client has read enough of what waited for it.
-    Writable { id: ConnectionId },
-    Closed { id: ConnectionId },
+    Writable {
+        id: ConnectionId,
+    },
+    Closed {
+        id: ConnectionId,
+    },
 }
 
 /// The core thread's way to a connection's task.
@@ -67,8 +81,14 @@ pub(crate) enum FollowerEvent {
     Acknowledge(Acknowledge),
     CaughtUp(Index),
     Leaving(String),
-    LogRead { from: Index, frames: Result<Vec<Frame>, String> },
-    Backlog { request: BacklogRequest, reply: oneshot::Sender<Result<BacklogReply, String>> },
+    LogRead {
+        from: Index,
+        frames: Result<Vec<Frame>, String>,
+    },
+    Backlog {
+        request: BacklogRequest,
+        reply: oneshot::Sender<Result<BacklogReply, String>>,
+    },
     Closed,
 }
 
@@ -105,9 +125,18 @@ pub(crate) enum ToPrimary {
 pub(crate) enum UpstreamEvent {
     Connected(mpsc::UnboundedSender<ToPrimary>),
     Message(PrimaryMessage),
-    Backlog { sync_id: SyncId, queue: QueueId, as_of: Index, frames: Vec<Frame>, done: bool },
+    Backlog {
+        sync_id: SyncId,
+        queue: QueueId,
+        as_of: Index,
+        frames: Vec<Frame>,
+        done: bool,
+    },
     /// `reset`: the connection broke or was refused, rather than fell silent.
-    Closed { reset: bool, reason: String },
+    Closed {
+        reset: bool,
+        reason: String,
+    },
 }
 
 #[derive(Debug)]
@@ -120,7 +149,11 @@ pub(crate) enum LeaseEvent {
 
 #[derive(Debug)]
 pub(crate) enum ControlEvent {
-    HandOver { epoch: Epoch, to: Option<ReplicaName>, reply: oneshot::Sender<Result<(), String>> },
+    HandOver {
+        epoch: Epoch,
+        to: Option<ReplicaName>,
+        reply: oneshot::Sender<Result<(), String>>,
+    },
     /// Leave in good order, then end.
     Shutdown,
 }

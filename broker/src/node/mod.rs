@@ -22,11 +22,11 @@ use understudy_election::{Lease, Version};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 use understudy_replication::{Backup, BackupConfig};
 
+pub(crate) use clients::cost as effect_cost;
 pub(crate) use event::{
     BacklogReply, BacklogRequest, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent, LeaseEvent, Outbox,
     Outgoing, ToPrimary, UpstreamEvent,
 };
-pub(crate) use clients::cost as effect_cost;
 pub(crate) use status::{Door, Flow, NodeStatus, RoleStatus, Shared};
 
 use crate::config::Config;

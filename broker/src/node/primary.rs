@@ -7,8 +7,8 @@ use tokio::sync::mpsc;
 use understudy_election::{Lease, Version};
 use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Record, ReplicaName};
 use understudy_replication::{
-    BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput, StreamId,
-    SyncId,
+    BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
+    StreamId, SyncId,
 };
 
 use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role};
@@ -307,7 +307,10 @@ impl Node {
             None => in_sync.iter().max_by_key(|follower| follower.durable).ok_or("no backup is in sync")?,
         };
         let mut reachable: BTreeSet<_> = in_sync.iter().map(|follower| follower.identity.clone()).collect();
-        reachable.insert(self.me.clone());
+        if self.leaving.is_none() {
+            // One that ends would only hold up the successor's first commits, until it is found lost.
+            reachable.insert(self.me.clone());
+        }
         role.primary.handle_own_leaving();
         role.keeper.hand_over(successor.identity.clone(), reachable);
         Ok(())

@@ -15,7 +15,10 @@ pub(crate) enum Door {
     /// No primary is known, or this one may serve nobody.
     Closed,
     Here,
-    At { name: ReplicaName, address: String },
+    At {
+        name: ReplicaName,
+        address: String,
+    },
 }
 
 /// Whether publishers may go on.
@@ -181,7 +184,11 @@ impl Node {
             Role::Recovering => RoleStatus::Recovering,
             Role::Backup(role) => RoleStatus::Backup {
                 primary: role.backup.primary().cloned(),
-                lost: role.backup.lost().filter(|_| role.backup.has_followed()).map(|(since, reset)| (self.now.saturating_sub(since), reset)),
+                lost: role
+                    .backup
+                    .lost()
+                    .filter(|_| role.backup.has_followed())
+                    .map(|(since, reset)| (self.now.saturating_sub(since), reset)),
                 catch_up: role.backup.catch_up(),
             },
             Role::Primary(role) => {

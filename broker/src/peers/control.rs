@@ -69,7 +69,10 @@ impl wire::control_server::Control for ControlService {
         Ok(Response::new(wire::FollowReply {}))
     }
 
-    async fn hand_over(&self, request: Request<wire::HandOverRequest>) -> Result<Response<wire::HandOverReply>, Status> {
+    async fn hand_over(
+        &self,
+        request: Request<wire::HandOverRequest>,
+    ) -> Result<Response<wire::HandOverReply>, Status> {
         let request = request.into_inner();
         let epoch = Epoch(request.epoch);
         let (reply, answer) = oneshot::channel();
@@ -78,7 +81,8 @@ impl wire::control_server::Control for ControlService {
         self.events.send(Event::Control(event)).await.map_err(|_| Status::unavailable("the broker is ending"))?;
         answer.await.map_err(ending)?.map_err(Status::failed_precondition)?;
         let lease = tokio::time::timeout(HAND_OVER_TIMEOUT, self.lease_after(epoch)).await;
-        let lease = lease.map_err(|_| Status::deadline_exceeded("the Lease has not changed: see the primary's log"))??;
+        let lease =
+            lease.map_err(|_| Status::deadline_exceeded("the Lease has not changed: see the primary's log"))??;
         let primary = lease.holder().map(|holder| holder.name.to_string()).unwrap_or_default();
         Ok(Response::new(wire::HandOverReply { epoch: lease.epoch().0, primary }))
     }

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tonic::Status as RpcStatus;
-use understudy_election as election;
-use understudy_proto as wire;
+use understudy_proto::{self as wire, wire_identity};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position, QueueId, ReplicaName, Rope};
 use understudy_replication::{
     Acknowledge, BacklogQueue, Base, CatchUpProgress, Hello, History, PrimaryMessage, Records, Refusal, Resume, SyncId,
@@ -38,18 +37,9 @@ impl From<ConvertError> for RpcStatus {
     }
 }
 
-pub(super) fn identity_to_wire(identity: &Identity) -> wire::Identity {
-    wire::Identity {
-        name: identity.name.to_string(),
-        store: identity.store.to_string(),
-        process: identity.process.to_string(),
-    }
-}
-
-pub(super) fn identity(from: Option<&wire::Identity>) -> Result<Identity, ConvertError> {
+fn identity(from: Option<&wire::Identity>) -> Result<Identity, ConvertError> {
     let from = from.ok_or(ConvertError::Missing("identity"))?;
-    let text = format!("{}/{}/{}", from.name, from.store, from.process);
-    text.parse().map_err(|_| ConvertError::Field { field: "identity", value: text })
+    wire::identity(from).map_err(|error| ConvertError::Field { field: "identity", value: error.to_string() })
 }
 
 fn position_to_wire(position: Position) -> wire::Position {
@@ -97,7 +87,7 @@ fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
         min_version: PROTOCOL_VERSION,
         max_version: PROTOCOL_VERSION,
         cluster: cluster.to_owned(),
-        follower: Some(identity_to_wire(&hello.follower)),
+        follower: Some(wire_identity(&hello.follower)),
         epoch: hello.epoch.0,
         epochs: hello.history.starts().iter().copied().map(position_to_wire).collect(),
         last: Some(position_to_wire(hello.history.last())),
@@ -139,7 +129,7 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
         PrimaryMessage::Welcome(welcome) => Message::Welcome(wire::Welcome {
             version: PROTOCOL_VERSION,
             epoch: welcome.epoch.0,
-            primary: Some(identity_to_wire(&welcome.primary)),
+            primary: Some(wire_identity(&welcome.primary)),
             resume_after: match welcome.resume {
                 Resume::After(index) => Some(index.0),
                 Resume::Base => None,
@@ -151,11 +141,9 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
             pieces: frames_to_wire(&records.frames),
             echo: 0,
         }),
-        PrimaryMessage::Refusal(refusal) => Message::Refusal(wire::Refusal {
-            epoch: refusal.epoch.0,
-            primary: String::new(),
-            reason: refusal.reason,
-        }),
+        PrimaryMessage::Refusal(refusal) => {
+            Message::Refusal(wire::Refusal { epoch: refusal.epoch.0, primary: String::new(), reason: refusal.reason })
+        }
         PrimaryMessage::Base(base) => Message::Base(wire::Base {
             epoch: base.epoch.0,
             sync_id: base.sync_id.0,
@@ -223,7 +211,7 @@ fn catch_up_to_wire(progress: CatchUpProgress) -> wire::CatchUp {
 pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) -> wire::Status {
     let mut to = wire::Status {
         cluster: cluster.to_owned(),
-        identity: Some(identity_to_wire(&status.me)),
+        identity: Some(wire_identity(&status.me)),
         epoch: status.epoch.0,
         last: Some(position_to_wire(status.last)),
         durable: status.durable.0,
@@ -246,7 +234,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
                 (None, None) => wire::Role::Idle,
             });
             to.heard = Some(wire::HeardPrimary {
-                primary: primary.as_ref().map(identity_to_wire),
+                primary: primary.as_ref().map(wire_identity),
                 epoch: status.epoch.0,
                 lost: lost.map(|(since, reset)| wire::Lost { since_ms: since.as_millis() as u64, reset }),
             });
@@ -262,7 +250,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
             to.followers = followers
                 .iter()
                 .map(|follower| wire::Follower {
-                    identity: Some(identity_to_wire(&follower.identity)),
+                    identity: Some(wire_identity(&follower.identity)),
                     durable: follower.durable.0,
                     in_sync: follower.in_sync,
                     catch_up: None,
@@ -277,36 +265,6 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         }
     }
     to
-}
-
-/// What a peer says of itself, for the election. `now`: on the elector's own clock.
-pub(crate) fn report(from: &wire::Status, now: Duration) -> Result<election::Report, ConvertError> {
-    let identity = identity(from.identity.as_ref())?;
-    let recorded_set = from.in_sync.iter().map(|text| {
-        text.parse::<Member>().map_err(|_| ConvertError::Field { field: "in_sync", value: text.clone() })
-    });
-    let epoch = Epoch(from.epoch);
-    let role = match (from.role(), &from.heard) {
-        (wire::Role::Primary, _) => election::Role::Primary {
-            epoch,
-            stalled_for: Duration::from_millis(from.journal_stalled_ms),
-        },
-        (_, Some(wire::HeardPrimary { primary: Some(_), lost: None, .. })) => election::Role::Hears { epoch },
-        (_, Some(wire::HeardPrimary { lost: Some(lost), .. })) if epoch > Epoch(0) => election::Role::Lost {
-            epoch,
-            since: now.saturating_sub(Duration::from_millis(lost.since_ms)),
-            how: if lost.reset { election::Loss::Reset } else { election::Loss::Silent },
-        },
-        _ => election::Role::Idle,
-    };
-    Ok(election::Report {
-        identity,
-        known_epoch: epoch,
-        last: position(from.last.ok_or(ConvertError::Missing("last"))?),
-        state: if from.clean { election::StoreState::Clean } else { election::StoreState::Dirty },
-        recorded_set: recorded_set.collect::<Result<_, _>>()?,
-        role,
-    })
 }
 
 pub(super) fn replica_name(text: &str) -> Option<ReplicaName> {

@@ -10,7 +10,7 @@ mod tls;
 mod upstream;
 
 pub(crate) use control::ControlService;
-pub(crate) use convert::{report, status_to_wire};
+pub(crate) use convert::status_to_wire;
 pub(crate) use log_reads::LogReads;
 pub(crate) use relay::relay;
 pub(crate) use replica::ReplicaService;

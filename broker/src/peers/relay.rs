@@ -26,14 +26,11 @@ const PIECES_IN_FLIGHT: usize = 16;
 ///
 /// # Errors
 /// Where the primary does not take it: the client's connection, nothing read from it, and why.
-pub(crate) async fn relay(
-    client: TcpStream,
-    tls: &Tls,
-    address: &str,
-    via: &str,
-) -> Result<(), (TcpStream, String)> {
+pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str) -> Result<(), (TcpStream, String)> {
     let opened = match client.peer_addr() {
-        Ok(peer) => open(tls, address, wire::RelayBytes { client: peer.to_string(), via: via.into(), data: Bytes::new() }).await,
+        Ok(peer) => {
+            open(tls, address, wire::RelayBytes { client: peer.to_string(), via: via.into(), data: Bytes::new() }).await
+        }
         Err(error) => Err(error.to_string()),
     };
     let (sender, answer) = match opened {

@@ -109,7 +109,10 @@ impl wire::replica_server::Replica for ReplicaService {
         Ok(Response::new(ReceiverStream::new(chunks)))
     }
 
-    async fn relay(&self, request: Request<Streaming<wire::RelayBytes>>) -> Result<Response<Self::RelayStream>, Status> {
+    async fn relay(
+        &self,
+        request: Request<Streaming<wire::RelayBytes>>,
+    ) -> Result<Response<Self::RelayStream>, Status> {
         if *self.door.borrow() != Door::Here {
             return Err(Status::unavailable("not the primary, or not yet"));
         }

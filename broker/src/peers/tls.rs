@@ -3,6 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity, ServerTlsConfig};
 
 /// Every certificate of a cluster carries this name, so that a replica is known by its authority, wherever it is reached.
@@ -25,18 +29,33 @@ pub(crate) struct Tls {
 pub(crate) enum TlsError {
     #[error("cannot read {}: {source}; --tls-dir must hold ca.crt, tls.crt and tls.key", path.display())]
     Read { path: PathBuf, source: std::io::Error },
+    #[error("{} {what}; --tls-dir must hold ca.crt, tls.crt and tls.key, in PEM", path.display())]
+    Senseless { path: PathBuf, what: String },
 }
 
 impl Tls {
+    /// The files are looked into here, so that what makes no sense is told by its name before anything else is touched.
     pub(crate) fn read(directory: &Path) -> Result<Self, TlsError> {
         let read = |file: &str| {
             let path = directory.join(file);
             std::fs::read(&path).map_err(|source| TlsError::Read { path, source })
         };
-        Ok(Self {
-            authority: Certificate::from_pem(read("ca.crt")?),
-            identity: Identity::from_pem(read("tls.crt")?, read("tls.key")?),
-        })
+        let senseless = |file: &str, what: String| TlsError::Senseless { path: directory.join(file), what };
+        let (authority, certificate, key) = (read("ca.crt")?, read("tls.crt")?, read("tls.key")?);
+        let mut roots = RootCertStore::empty();
+        for root in certificates(&authority).map_err(|what| senseless("ca.crt", what))? {
+            roots
+                .add(root)
+                .map_err(|error| senseless("ca.crt", format!("holds no authority's certificate: {error}")))?;
+        }
+        let chain = certificates(&certificate).map_err(|what| senseless("tls.crt", what))?;
+        let parsed = PrivateKeyDer::from_pem_slice(&key)
+            .map_err(|error| senseless("tls.key", format!("holds no private key: {error}")))?;
+        let provider = rustls::crypto::ring::default_provider();
+        CertifiedKey::from_der(chain, parsed, &provider)
+            .and_then(|pair| pair.keys_match())
+            .map_err(|error| senseless("tls.key", format!("does not go with tls.crt: {error}")))?;
+        Ok(Self { authority: Certificate::from_pem(authority), identity: Identity::from_pem(certificate, key) })
     }
 
     /// Who connects must have a certificate of the cluster's authority.
@@ -60,6 +79,16 @@ impl Tls {
 
     pub(crate) async fn connect(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
         self.endpoint(address)?.connect().await
+    }
+}
+
+/// One at least.
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match found {
+        Ok(found) if found.is_empty() => Err("holds no certificate".to_owned()),
+        Ok(found) => Ok(found),
+        Err(error) => Err(format!("holds a certificate that cannot be read: {error}")),
     }
 }
 

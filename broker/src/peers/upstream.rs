@@ -13,7 +13,7 @@ use understudy_proto::replica_client::ReplicaClient;
 use understudy_record::{Epoch, Index, QueueId, ReplicaName};
 use understudy_replication::SyncId;
 
-use super::convert::{self, identity_to_wire};
+use super::convert;
 use super::{MAX_MESSAGE_BYTES, Tls};
 use crate::node::{Event, ToPrimary, UpstreamEvent};
 
@@ -137,7 +137,7 @@ impl UpstreamShared {
             epoch: epoch.0,
             sync_id: sync_id.0,
             queue: queue.0.0,
-            follower: Some(identity_to_wire(&self.me)),
+            follower: Some(wire::wire_identity(&self.me)),
         };
         let mut chunks = client.fetch_queue(request).await.map_err(|status| status.message().to_owned())?.into_inner();
         loop {
@@ -160,6 +160,9 @@ fn describe(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(inner) = cause {
         text = format!("{text}: {inner}");
         cause = inner.source();
+    }
+    if text.contains("certificate") {
+        text.push_str("; every replica's --tls-dir must be of one authority");
     }
     text
 }

@@ -12,7 +12,7 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
     ("understudy-election", &["understudy-record"], true),
     ("understudy-replication", &["understudy-election", "understudy-record"], true),
     ("understudy-lease", &["understudy-election", "understudy-record"], false),
-    ("understudy-proto", &[], false),
+    ("understudy-proto", &["understudy-election", "understudy-record"], false),
     (
         "understudy-broker",
         &[

@@ -68,7 +68,8 @@ fn a_torn_tail_is_cut_and_reported() {
     broker.restart();
     broker.await_ready();
     let log = broker.log();
-    let cut = log.lines().find(|line| line.contains("cut a torn tail")).unwrap_or_else(|| panic!("not reported:\n{log}"));
+    let cut =
+        log.lines().find(|line| line.contains("cut a torn tail")).unwrap_or_else(|| panic!("not reported:\n{log}"));
     let name = segment.file_name().unwrap().to_str().unwrap();
     assert!(cut.contains(name) && cut.contains(&format!("offset={whole}")) && cut.contains("bytes=777"), "{cut}");
     let expected: BTreeSet<u64> = (0..50).collect();
@@ -80,7 +81,8 @@ fn durable_topology_outlives_the_broker() {
     let mut broker = Single::start();
     let mut client = Client::guest(broker.amqp());
     client.declare("kept").unwrap();
-    let topic = exchange::Declare { exchange: short("news"), kind: short("topic"), durable: true, ..Default::default() };
+    let topic =
+        exchange::Declare { exchange: short("news"), kind: short("topic"), durable: true, ..Default::default() };
     client.call(topic).unwrap();
     let bind =
         queue::Bind { queue: short("kept"), exchange: short("news"), routing_key: short("a.#"), ..Default::default() };

@@ -1,10 +1,13 @@
 //! The broker's integration tests: one binary. All but `arrows` are about real processes, over their sockets, signals and
 //! directories; what can be shown without a process is shown in the crates.
 
+#![expect(clippy::unwrap_used, reason = "a test's harness fails by panicking")]
+
 mod arrows;
 mod bad_clients;
 mod bad_surroundings;
 mod catch_up;
+mod chaos;
 mod durability;
 mod exclusive_queues;
 mod failover;

@@ -1,1 +1,74 @@
-//! TODO
+//! Any broker is a door: a client at a backup is served by the primary, or is told who that is.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use understudy_protocol::{ClientConfig, ClientEnd};
+
+use crate::harness::{Client, Cluster, PATIENCE, drain_numbers};
+
+#[test]
+fn a_client_at_a_backup_sees_the_same_broker() {
+    let cluster = Cluster::start();
+    let mut at_primary = cluster.client();
+    let [first, second] = cluster.backups();
+    let mut publisher = Client::guest(cluster.brokers[first].amqp());
+    let mut consumer = Client::guest(cluster.brokers[second].amqp());
+    publisher.declare("work").unwrap();
+    publisher.select_confirms();
+    consumer.consume("work", 10).unwrap();
+    for number in 0..100_u64 {
+        publisher.publish("work", number.to_string());
+    }
+    publisher.await_confirms().unwrap();
+    for number in 0..100_u64 {
+        let delivery = consumer.next_delivery(Instant::now() + PATIENCE).unwrap();
+        assert_eq!(delivery.body.to_contiguous(), number.to_string());
+        consumer.ack(delivery.delivery_tag, false);
+    }
+    consumer.close();
+    assert_eq!(at_primary.declare("work").unwrap().message_count, 0);
+    let large = vec![42; 3 << 20];
+    publisher.publish_confirmed("work", large.clone()).unwrap();
+    assert_eq!(at_primary.get("work", true).unwrap().body.to_contiguous(), large);
+    assert_eq!(cluster.brokers[first].metric("connections"), Some(0), "a backup serves nobody itself");
+    publisher.close();
+    cluster.brokers[first].await_metric("relayed_connections_total", 1);
+}
+
+#[test]
+fn a_relayed_client_is_closed_when_the_primary_dies_and_served_again_by_the_next() {
+    let mut cluster = Cluster::start();
+    let primary = cluster.primary();
+    let [backup, _] = cluster.backups();
+    let mut client = Client::guest(cluster.brokers[backup].amqp());
+    client.declare("work").unwrap();
+    client.select_confirms();
+    client.publish_confirmed("work", "1").unwrap();
+    cluster.brokers[primary].kill();
+    client.await_ended();
+    // The same address again: the broker keeps the client waiting until there is a primary.
+    let mut client = Client::guest(cluster.brokers[backup].amqp());
+    client.select_confirms();
+    client.publish_confirmed("work", "2").unwrap();
+    assert_eq!(drain_numbers(&mut client, "work"), BTreeSet::from([1, 2]));
+}
+
+#[test]
+fn a_backup_that_refuses_names_the_primary() {
+    let cluster =
+        Cluster::start_with(|settings| settings.extra = ["--backup-connections", "refuse"].map(String::from).into());
+    let primary = cluster.primary();
+    for backup in cluster.backups() {
+        let Err(end) = Client::connect(cluster.brokers[backup].amqp(), ClientConfig::default()) else {
+            panic!("a backup served a client")
+        };
+        let text = format!(
+            "CONNECTION_FORCED - {} is a backup; the primary is {}",
+            cluster.name(backup),
+            cluster.name(primary)
+        );
+        assert_eq!(end, ClientEnd::ByServer { code: 320, text: text.as_str().try_into().unwrap() });
+    }
+    cluster.client().declare("work").unwrap();
+}

@@ -3,14 +3,14 @@
 //!
 //! A broker's *start* is counted here, so that a word that was on its way when the process ended does not bring it back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use understudy_election::{
     Contact, Elector, Loss, Register, ReplicaView, Report, Role, Spec, StoreState, Timings, View,
 };
-use understudy_proto as proto;
-use understudy_record::{Epoch, Identity, Index, Member, ParseIdError, Position, ReplicaName};
+use understudy_proto::{self as proto, ReadError, Said, read};
+use understudy_record::ReplicaName;
 
 /// How often each broker speaks at least.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(250);
@@ -20,20 +20,6 @@ const MISSED_INTERVALS: u32 = 3;
 /// Counts the processes that have run under one name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Start(pub(crate) u64);
-
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum MalformedStatus {
-    #[error("it does not say who it is")]
-    Anonymous,
-    #[error("it is {is}, where {expected} should listen")]
-    SomebodyElse { is: String, expected: String },
-    #[error("it belongs to the cluster {is:?}, not to {expected:?}")]
-    OtherCluster { is: String, expected: String },
-    #[error("role {0} is not known")]
-    Role(i32),
-    #[error(transparent)]
-    Id(#[from] ParseIdError),
-}
 
 #[derive(Debug)]
 struct Broker {
@@ -105,33 +91,22 @@ impl Brokers {
         name: &ReplicaName,
         start: Start,
         status: proto::Status,
-    ) -> Result<(), MalformedStatus> {
-        if status.cluster != self.cluster {
-            let expected = self.cluster.clone();
-            return Err(MalformedStatus::OtherCluster { is: status.cluster, expected });
-        }
-        let report = report(now, &status)?;
-        if report.identity.name != *name {
-            let is = report.identity.name.to_string();
-            return Err(MalformedStatus::SomebodyElse { is, expected: name.to_string() });
-        }
+    ) -> Result<(), ReadError> {
+        let said = read(&status, &self.cluster, name, now)?;
         let Some(broker) = self.speaking(name, start) else { return Ok(()) };
         broker.last_heard = now;
-        match status.role() {
+        match said {
             // It gave its role up for good, by its own word: as good as gone, and sooner than its exit.
-            proto::Role::Ended => {
-                broker.contact = Contact::Gone;
-                broker.report = Some(report);
-            }
+            Said::Ended(_) => broker.contact = Contact::Gone,
             // It does not know yet where its log ends. A predecessor's end stands until it does.
-            proto::Role::Recovering => {
-                let same_process = broker.report.as_ref().is_some_and(|known| known.identity == report.identity);
-                if same_process {
+            Said::Recovering(identity) => {
+                if let Some(known) = broker.report.as_mut().filter(|known| known.identity == identity) {
+                    known.state = StoreState::Dirty;
+                    known.role = Role::Idle;
                     broker.contact = Contact::Reachable;
-                    broker.report = Some(Report { state: StoreState::Dirty, role: Role::Idle, ..report });
                 }
             }
-            _ => {
+            Said::Report(report) => {
                 broker.contact = Contact::Reachable;
                 broker.report = Some(report);
             }
@@ -169,51 +144,10 @@ impl Brokers {
     }
 }
 
-pub(super) fn identity(identity: &proto::Identity) -> Result<Identity, ParseIdError> {
-    // By way of the written form, so that one place decides what a well-formed identity is.
-    format!("{}/{}/{}", identity.name, identity.store, identity.process).parse()
-}
-
-/// What a broker said, in the election's words. Ages become points on this process's clock.
-fn report(now: Duration, status: &proto::Status) -> Result<Report, MalformedStatus> {
-    let identity = identity(status.identity.as_ref().ok_or(MalformedStatus::Anonymous)?)?;
-    let last = status.last.unwrap_or_default();
-    let recorded_set: Result<BTreeSet<Member>, _> = status.in_sync.iter().map(|member| member.parse()).collect();
-    Ok(Report {
-        identity,
-        known_epoch: Epoch(status.epoch),
-        last: Position { epoch: Epoch(last.epoch), index: Index(last.index) },
-        state: if status.clean { StoreState::Clean } else { StoreState::Dirty },
-        recorded_set: recorded_set?,
-        role: role(now, status)?,
-    })
-}
-
-fn role(now: Duration, status: &proto::Status) -> Result<Role, MalformedStatus> {
-    let role = proto::Role::try_from(status.role).map_err(|_| MalformedStatus::Role(status.role))?;
-    Ok(match (role, &status.heard) {
-        (proto::Role::Unspecified, _) => return Err(MalformedStatus::Role(status.role)),
-        (proto::Role::Primary, _) => {
-            Role::Primary { epoch: Epoch(status.epoch), stalled_for: Duration::from_millis(status.journal_stalled_ms) }
-        }
-        (proto::Role::Backup | proto::Role::CatchingUp | proto::Role::Idle, Some(heard)) => {
-            let epoch = Epoch(heard.epoch);
-            match heard.lost {
-                None => Role::Hears { epoch },
-                Some(lost) => Role::Lost {
-                    epoch,
-                    since: now.saturating_sub(Duration::from_millis(lost.since_ms)),
-                    how: if lost.reset { Loss::Reset } else { Loss::Silent },
-                },
-            }
-        }
-        _ => Role::Idle,
-    })
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use understudy_election::LeaseTracker;
+    use understudy_record::{Epoch, Index, Position};
 
     use super::*;
 
@@ -276,23 +210,6 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn roles_are_told_apart() {
-        let hears = proto::HeardPrimary { primary: None, epoch: 3, lost: None };
-        let stalled = proto::Status { journal_stalled_ms: 900, ..status("dev-0", 7, proto::Role::Primary) };
-        let caught = proto::Status { heard: Some(hears), ..status("dev-0", 7, proto::Role::CatchingUp) };
-        let table = [
-            (stalled, Role::Primary { epoch: Epoch(3), stalled_for: ms(900) }),
-            (caught, Role::Hears { epoch: Epoch(3) }),
-            (status("dev-0", 7, proto::Role::Idle), Role::Idle),
-        ];
-        for (status, expected) in table {
-            assert_eq!(role(ms(5), &status), Ok(expected));
-        }
-        assert_eq!(role(ms(5), &status("dev-0", 7, proto::Role::Unspecified)), Err(MalformedStatus::Role(0)));
-        assert_eq!(role(ms(5), &proto::Status { role: 99, ..Default::default() }), Err(MalformedStatus::Role(99)));
-    }
-
-    #[test]
     fn a_process_seen_to_exit_is_gone_until_its_successor_knows_its_log() {
         let (mut brokers, first) = said(status("dev-0", 7, proto::Role::Primary));
         brokers.handle_ended(&name("dev-0"));
@@ -350,11 +267,11 @@ pub(crate) mod tests {
         let mut brokers = brokers();
         let start = brokers.handle_started(&name("dev-0"), 4711);
         let mut refused = |status| brokers.handle_status(ms(1), &name("dev-0"), start, status).unwrap_err().to_string();
-        assert!(refused(status("dev-1", 7, proto::Role::Idle)).contains("it is dev-1"));
+        assert!(refused(status("dev-1", 7, proto::Role::Idle)).contains("calls itself \"dev-1\""));
         let foreign = proto::Status { cluster: "orders".into(), ..status("dev-0", 7, proto::Role::Idle) };
         assert!(refused(foreign).contains("\"orders\""));
         let anonymous = proto::Status { identity: None, ..status("dev-0", 7, proto::Role::Idle) };
-        assert!(refused(anonymous).contains("who it is"));
+        assert!(refused(anonymous).contains("no identity"));
         let garbled = proto::Status { in_sync: vec!["dev-0".into()], ..status("dev-0", 7, proto::Role::Idle) };
         assert!(refused(garbled).contains("in-sync member"));
     }

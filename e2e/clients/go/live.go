@@ -70,6 +70,13 @@ func (l *ledger) sayLive() {
 	}
 }
 
+// resumed says that both sides were lost and went on: enough was published.
+func (l *ledger) resumed() bool {
+	l.Lock()
+	defer l.Unlock()
+	return l.publisher.losses > 0 && l.consumer.losses > 0 && l.publisher.since >= l.resume && l.consumer.since >= l.resume
+}
+
 // verdict is nil once both connections were lost and went on, and nothing confirmed is missing.
 func (l *ledger) verdict() error {
 	l.Lock()
@@ -122,14 +129,14 @@ func live(ctx context.Context, s scene) (string, error) {
 }
 
 func publishOn(ctx context.Context, s scene, l *ledger) {
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !l.resumed() {
 		connection, err := connect(ctx, s.Addresses)
 		if err != nil {
 			return
 		}
 		publishUntilLost(ctx, connection, l)
 		_ = connection.Close() // It is lost, or no longer wanted.
-		if ctx.Err() == nil {
+		if ctx.Err() == nil && !l.resumed() {
 			l.lose(&l.publisher)
 		}
 	}
@@ -140,7 +147,7 @@ func publishUntilLost(ctx context.Context, connection *amqp.Connection, l *ledge
 	if err != nil {
 		return
 	}
-	for ctx.Err() == nil {
+	for ctx.Err() == nil && !l.resumed() {
 		number := l.number()
 		if err := publish(ctx, channel, "", liveQueue, persistent(strconv.Itoa(number))); err != nil {
 			return

@@ -2,6 +2,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ type scene struct {
 	Round           int      `json:"round"`
 	Left            int      `json:"left"`
 	Resume          int      `json:"resume"`
+	ReplyBytes      int      `json:"reply_bytes"`
 	PatienceSeconds int      `json:"patience_seconds"`
 }
 
@@ -176,12 +178,13 @@ func roundTrip(ctx context.Context, s scene) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := publish(ctx, channel, "", replyTo.Name, amqp.Publishing{CorrelationId: "7", Body: []byte("answer")}); err != nil {
+	answer := amqp.Publishing{CorrelationId: "7", Body: bytes.Repeat([]byte("."), s.ReplyBytes)}
+	if err := publish(ctx, channel, "", replyTo.Name, answer); err != nil {
 		return "", err
 	}
 	reply, found, err := channel.Get(replyTo.Name, true)
-	if err != nil || !found || reply.CorrelationId != "7" || string(reply.Body) != "answer" {
-		return "", fmt.Errorf("the reply was %q, %v", reply.Body, err)
+	if err != nil || !found || reply.CorrelationId != "7" || !bytes.Equal(reply.Body, answer.Body) {
+		return "", fmt.Errorf("the reply was found: %v, of %d bytes, %v", found, len(reply.Body), err)
 	}
 	return fmt.Sprintf("%d confirmed, consumed and acked", s.Round), connection.Close()
 }

@@ -87,9 +87,10 @@ async function roundTrip() {
   expect(messageCount === 0, `${messageCount} messages left after the acks`);
 
   const { queue: replyTo } = await channel.assertQueue('', { exclusive: true, autoDelete: true });
-  await confirmed(channel, '', replyTo, 'answer', { correlationId: '7' });
+  const answer = 'answer'.padEnd(scene.reply_bytes, '.');
+  await confirmed(channel, '', replyTo, answer, { correlationId: '7' });
   const reply = await channel.get(replyTo, { noAck: true });
-  expect(reply && reply.content.toString() === 'answer' && reply.properties.correlationId === '7', 'no reply');
+  expect(reply && reply.content.toString() === answer && reply.properties.correlationId === '7', 'no reply');
   await connection.close();
   return `${scene.round} confirmed, consumed and acked`;
 }
@@ -139,17 +140,19 @@ async function live() {
     sinceLoss[side] = 0;
   };
   const missing = () => [...accepted].filter((number) => !received.has(number));
-  const done = () =>
-    lost.publisher && lost.consumer && Math.min(sinceLoss.publisher, sinceLoss.consumer) >= scene.resume && !missing().length;
+  // Both sides were lost and went on: enough was published.
+  const resumed = () =>
+    lost.publisher && lost.consumer && Math.min(sinceLoss.publisher, sinceLoss.consumer) >= scene.resume;
+  const done = () => resumed() && !missing().length;
 
   async function publishOn() {
-    while (!stopping) {
+    while (!resumed()) {
       const connection = await connect(scene.addresses, deadline);
       const closed = new Promise((_, reject) => connection.on('close', () => reject(new Error('closed'))));
       closed.catch(() => {});
       try {
         const channel = await Promise.race([confirming(connection, queue), closed]);
-        while (!stopping) {
+        while (!resumed()) {
           const number = next++; // A number is used once: what was not confirmed is not sent again.
           await Promise.race([confirmed(channel, '', queue, number), closed]);
           accepted.add(number);
@@ -189,8 +192,7 @@ async function live() {
     }
   }
 
-  const sides = [publishOn(), consumeOn()];
-  const broken = Promise.all(sides);
+  const broken = Promise.all([publishOn(), consumeOn()]);
   const state = () => `lost ${JSON.stringify(lost)}, since then ${JSON.stringify(sinceLoss)}, missing ${missing()}`;
   await Promise.race([until(done, state, deadline), broken]);
   stopping = true;

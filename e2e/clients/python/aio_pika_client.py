@@ -64,9 +64,9 @@ async def round_trip(story, detail):
         expect(left == 0, f"{left} messages left after the acks")
 
         reply_to = await channel.declare_queue("", exclusive=True, auto_delete=True)
-        await channel.default_exchange.publish(Message(b"answer", correlation_id="7"), reply_to.name)
+        await channel.default_exchange.publish(Message(story.reply, correlation_id="7"), reply_to.name)
         reply = await reply_to.get(no_ack=True)
-        expect((reply.correlation_id, reply.body) == ("7", b"answer"), f"the reply was {reply}")
+        expect((reply.correlation_id, reply.body) == ("7", story.reply), f"the reply was {reply}")
     detail.append(f"{story.round} confirmed, consumed and acked")
 
 
@@ -92,12 +92,12 @@ async def leave(story, detail):
 
 
 async def publish_on(story, ledger, deadline):
-    while True:
+    while not ledger.resumed():
         connection = await connect(story.addresses, deadline)
         try:
             channel = await connection.channel()
             await channel.declare_queue("clients.aio-pika.live", durable=True)
-            while True:
+            while not ledger.resumed():
                 number = ledger.number()
                 await channel.default_exchange.publish(persistent(number), "clients.aio-pika.live")
                 ledger.confirm(number)
@@ -146,7 +146,7 @@ async def live(story, detail):
     """Publishes and consumes on two connections until both were lost and went on."""
     ledger, deadline = Ledger(story.resume), story.deadline()
     tasks = [asyncio.create_task(side(story, ledger, deadline)) for side in (publish_on, consume_on)]
-    await until(lambda: ledger.done() or any(task.done() for task in tasks), deadline)
+    await until(lambda: ledger.done() or any(task.done() and task.exception() for task in tasks), deadline)
     for task in tasks:
         if task.done():
             await task

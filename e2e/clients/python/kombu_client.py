@@ -63,6 +63,9 @@ def round_trip(story, detail):
     message = inbox.get(no_ack=True)
     expect(message and message.payload == "who is there?", f"the fanout brought {message}")
     expect(message.properties["correlation_id"] == "7", f"properties {message.properties}")
+    Producer(channel).publish(story.reply, inbox.name, mandatory=True)
+    reply = inbox.get(no_ack=True)
+    expect(reply and reply.payload == story.reply, f"the reply was {reply}")
     connection.release()
     detail.append(f"{story.round} confirmed, consumed and acked")
 
@@ -108,9 +111,10 @@ def live(story, detail):
                 publisher = connect(story.addresses, deadline)
                 producer = Producer(publisher.channel())
                 queue(producer.channel).declare()
-            number = ledger.number()
-            producer.publish(number, queue.name, mandatory=True)
-            ledger.confirm(number)
+            if not ledger.resumed():
+                number = ledger.number()
+                producer.publish(number, queue.name, mandatory=True)
+                ledger.confirm(number)
         except lost:
             ledger.lose("publisher")
             publisher = None

@@ -25,6 +25,7 @@ class Story:
         self.backup = parse_address(scene["backup"])
         self.round = scene["round"]
         self.left = scene["left"]
+        self.reply = b"answer".ljust(scene["reply_bytes"], b".")
         self.resume = scene["resume"]
         self.patience_seconds = scene["patience_seconds"]
 
@@ -99,8 +100,12 @@ class Ledger:
         self.losses[side] += 1
         self.since_loss[side] = 0
 
+    def resumed(self):
+        """Both sides were lost and went on: enough was published."""
+        return all(self.losses.values()) and all(count >= self.resume for count in self.since_loss.values())
+
     def done(self):
-        return all(self.losses.values()) and all(n >= self.resume for n in self.since_loss.values()) and not self.missing()
+        return self.resumed() and not self.missing()
 
     def missing(self):
         return sorted(self.confirmed - self.received)

@@ -52,11 +52,17 @@ async fn an_applied_cluster_becomes_ready() {
 async fn objects_are_there(cluster: &Cluster, primary: &str) -> Result<()> {
     let name = cluster.name.as_str();
     let set: StatefulSet = cluster.read(name).await?;
-    ensure!(set.spec.and_then(|spec| spec.pod_management_policy).as_deref() == Some("Parallel"), "pods start one by one");
+    ensure!(
+        set.spec.and_then(|spec| spec.pod_management_policy).as_deref() == Some("Parallel"),
+        "pods start one by one"
+    );
     let failover: Service = cluster.read(name).await?;
     ensure!(failover.spec.and_then(|spec| spec.selector).unwrap_or_default().is_empty(), "the Service selects pods");
     let nodes: Service = cluster.read(&format!("{name}-nodes")).await?;
-    ensure!(nodes.spec.is_some_and(|spec| spec.publish_not_ready_addresses == Some(true)), "only ready pods have names");
+    ensure!(
+        nodes.spec.is_some_and(|spec| spec.publish_not_ready_addresses == Some(true)),
+        "only ready pods have names"
+    );
     cluster.read::<Service>(&format!("{name}-any")).await?;
     for secret in ["user", "tls", "ca"] {
         cluster.read::<Secret>(&format!("{name}-{secret}")).await?;
@@ -130,12 +136,24 @@ async fn versions(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
             }
         )*};
     }
-    add!(BrokerCluster, StatefulSet, Service, EndpointSlice, Secret, ServiceAccount, Role, RoleBinding, PodDisruptionBudget, Pod);
+    add!(
+        BrokerCluster,
+        StatefulSet,
+        Service,
+        EndpointSlice,
+        Secret,
+        ServiceAccount,
+        Role,
+        RoleBinding,
+        PodDisruptionBudget,
+        Pod
+    );
     Ok(versions)
 }
 
 fn unchanged(before: &BTreeMap<String, String>, now: &BTreeMap<String, String>) -> Result<()> {
-    let changed: Vec<&String> = now.iter().filter(|(name, version)| before.get(*name) != Some(version)).map(|(name, _)| name).collect();
+    let changed: Vec<&String> =
+        now.iter().filter(|(name, version)| before.get(*name) != Some(version)).map(|(name, _)| name).collect();
     ensure!(changed.is_empty(), "written while idle: {changed:?}");
     Ok(())
 }
@@ -152,7 +170,8 @@ async fn any_broker_is_a_door() {
         }
         for (number, door) in doors.iter().enumerate() {
             let target = cluster.target_at(|_, port| vec![format!("{door}:{port}")]).await?;
-            let load = Load::start(&target, &format!("door-{number}")).await.with_context(|| format!("through {door}"))?;
+            let load =
+                Load::start(&target, &format!("door-{number}")).await.with_context(|| format!("through {door}"))?;
             load.confirms(100, PATIENCE).await.with_context(|| format!("through {door}"))?;
             load.finish().await.with_context(|| format!("through {door}"))?;
         }
@@ -190,7 +209,8 @@ async fn impossible_values_are_refused_with_a_reason() {
             }
         }
         // What may not change once it is there.
-        api.create(&PostParams::default(), &object("small", &json!({ "replicas": 1, "storage": { "size": "1Gi" } }))?).await?;
+        api.create(&PostParams::default(), &object("small", &json!({ "replicas": 1, "storage": { "size": "1Gi" } }))?)
+            .await?;
         let dry = PatchParams { dry_run: true, ..PatchParams::default() };
         let changes = [
             (json!({ "storage": { "size": "512Mi" } }), "can only grow"),

@@ -1,30 +1,47 @@
 //! The primary's node stands still, or is cut off from everything but its own clients.
 
 use anyhow::ensure;
-use understudy_e2e::{Failure, Goal, InsideClient, Load, Outage, Row, eventually, node_of, with_temp_ns};
+use understudy_e2e::{
+    Failure, Goal, InsideClient, Load, Outage, RATE, Row, eventually, lead_from, operator_node, with_temp_ns,
+};
 
 use crate::{PATIENCE, recovered, small};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs a cluster: make e2e"]
 async fn the_primary_node_freezes() {
-    with_temp_ns("node_frozen", |space| async move {
+    freeze("node_frozen", false).await;
+}
+
+/// Nobody is left who was told of it: the backups wait for the Lease to run out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn the_primary_freezes_with_the_operator() {
+    freeze("node_with_operator_frozen", true).await;
+}
+
+async fn freeze(name: &'static str, with_operator: bool) {
+    with_temp_ns(name, |space| async move {
         let cluster = space.create_cluster(small()).await?;
         cluster.ready().await?;
+        let operator = operator_node(&cluster).await?;
+        let (_, node) = lead_from(&cluster, |node| (node == operator) == with_operator).await?;
+        let epoch = cluster.epoch().await?;
         let load = Load::start(&cluster.target().await?, "work").await?;
-        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
-        let outage = Outage::freeze(&node_of(&cluster, primary.name.as_str()).await?)?;
+        let outage = Outage::freeze(&node)?;
         let failure = Failure::now();
         let gap = load.recovery(failure).await?;
         // The old primary wakes up and must find that it is none.
         outage.end()?;
-        let aftermath = {
-            cluster.ready_after(epoch).await?;
-            load.confirms(200, PATIENCE).await?;
-            load.finish().await?
-        };
+        cluster.ready_after(epoch).await?;
+        load.confirms(RATE, PATIENCE).await?;
+        let aftermath = load.finish().await?;
         let status = recovered(&cluster, epoch, &aftermath).await?;
-        Row { scenario: "primary's node frozen", failure, gap, goal: Goal::LostNode }.write(&aftermath.account, &status)
+        let (scenario, goal) = match with_operator {
+            false => ("primary's node frozen", Goal::LostNode),
+            true => ("primary's and operator's node frozen", Goal::None),
+        };
+        Row { scenario, failure, gap, goal }.write(&aftermath.account, &status)
     })
     .await;
 }
@@ -36,12 +53,13 @@ async fn a_primary_that_is_cut_off_confirms_nothing() {
         let cluster = space.create_cluster(small()).await?;
         cluster.ready().await?;
         let target = cluster.target().await?;
+        let operator = operator_node(&cluster).await?;
+        let (primary, node) = lead_from(&cluster, |node| node != operator).await?;
+        let epoch = cluster.epoch().await?;
         let load = Load::start(&target, "outside").await?;
-        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
-        let node = node_of(&cluster, primary.name.as_str()).await?;
 
         // A client beside the primary, which will go on reaching it.
-        let address = format!("{}:5672", cluster.pod_ip(primary.name.as_str()).await?);
+        let address = format!("{}:5672", cluster.pod_ip(&primary).await?);
         let program = env!("CARGO_BIN_EXE_understudy-e2e-client");
         let mut inside = InsideClient::start(program, &node, &address, &target, "inside")?;
         eventually("the inner client's first confirms", PATIENCE, async || {
@@ -67,7 +85,7 @@ async fn a_primary_that_is_cut_off_confirms_nothing() {
         .await?;
         ensure!(!closed.confirmed_since_mark, "confirmed after the cut: {closed:?}");
         let closed_after = cut.at.elapsed();
-        load.confirms(500, PATIENCE).await?;
+        load.confirms(2 * RATE, PATIENCE).await?;
         let still = inside.state().await?;
         ensure!(!still.confirmed_since_mark, "confirmed while cut off: {still:?}");
         println!("the cut-off primary closed its clients after {} ms", closed_after.as_millis());
@@ -90,7 +108,8 @@ async fn a_primary_that_is_cut_off_confirms_nothing() {
         );
         let aftermath = load.finish().await?;
         let status = recovered(&cluster, epoch, &aftermath).await?;
-        Row { scenario: "primary's node cut off", failure: cut, gap, goal: Goal::LostNode }.write(&aftermath.account, &status)
+        Row { scenario: "primary's node cut off", failure: cut, gap, goal: Goal::LostNode }
+            .write(&aftermath.account, &status)
     })
     .await;
 }

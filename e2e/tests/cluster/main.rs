@@ -8,7 +8,9 @@ mod apply;
 mod everything;
 mod killed;
 mod lost_node;
+mod network;
 mod operator_away;
+mod rolling;
 mod volume;
 
 use std::time::Duration;
@@ -30,7 +32,6 @@ fn small() -> Value {
 /// Everything is as the spec says, the primary another one, and the client's account shows that it worked.
 async fn recovered(cluster: &Cluster, epoch_before: i64, aftermath: &Aftermath) -> Result<BrokerClusterStatus> {
     ensure!(aftermath.account.confirmed > 0, "nothing was confirmed");
-    println!("the publisher's errors: {:?}", aftermath.publisher_errors);
     let status = cluster.ready_after(epoch_before).await?;
     ensure!(status.in_sync_replicas == 3, "{} replicas are in sync", status.in_sync_replicas);
     Ok(status)

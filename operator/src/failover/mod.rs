@@ -12,7 +12,6 @@ mod endpoint;
 mod peer;
 mod peers;
 pub(crate) mod pods;
-mod report;
 pub(crate) mod roll;
 pub(crate) mod sight;
 mod task;

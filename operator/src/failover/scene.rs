@@ -8,7 +8,7 @@ use understudy_proto as wire;
 use understudy_record::{Identity, ProcessId, ReplicaName, StoreId};
 
 use super::pods::PodFacts;
-use super::report::wire_identity;
+use understudy_proto::wire_identity;
 use super::sight::Sight;
 
 /// Three replicas, `orders-0` the primary of epoch 1, all in sync, all heard at second 10.

@@ -13,7 +13,7 @@ use understudy_proto as wire;
 use understudy_record::{Identity, ReplicaName};
 
 use super::pods::PodFacts;
-use super::report::{ReportError, Said, read};
+use understudy_proto::{ReadError, Said, read};
 
 /// How often brokers report even if nothing changes.
 pub(crate) const REPORT_INTERVAL: Duration = Duration::from_millis(500);
@@ -124,7 +124,7 @@ impl Sight {
         status: wire::Status,
         first: bool,
         at: Duration,
-    ) -> Result<(), ReportError> {
+    ) -> Result<(), ReadError> {
         let Some(seen) = self.replicas.get_mut(name) else { return Ok(()) };
         let said = match read(&status, &self.cluster, name, at) {
             Ok(said) => said,

@@ -28,7 +28,7 @@ use super::endpoint::PrimaryAddress;
 use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
-use super::report::wire_identity;
+use understudy_proto::wire_identity;
 use super::roll::RollStep;
 use super::sight::Sight;
 use crate::names::{Names, labels, owner, selector_text};
@@ -445,7 +445,11 @@ impl Task {
     async fn elect(&mut self) -> Option<Duration> {
         let now = self.now();
         let decision = decide(now, &self.view(now));
-        let changed = self.decision.as_ref() != Some(&decision);
+        // Deadlines move with every message; only another reason is news.
+        let changed = match (&self.decision, &decision) {
+            (Some(Decision::Wait { reason: before, .. }), Decision::Wait { reason, .. }) => before != reason,
+            _ => true,
+        };
         self.decision = Some(decision.clone());
         self.note_missed(now);
         let (candidate, lease, kind, why, outcome) = match decision {

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::ops::{Deref, DerefMut};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
@@ -15,6 +15,9 @@ use super::{Places, await_some, await_true, free_ports, write_certificates};
 
 /// An answer over HTTP takes microseconds, except from a process that is stopped.
 const HTTP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a failed test shows of a log.
+const LAST_LINES: usize = 40;
 
 /// Everything a broker is started with. Tests change what they are about.
 #[derive(Clone, Debug)]
@@ -281,7 +284,10 @@ impl Drop for Broker {
             self.kill();
         }
         if std::thread::panicking() {
-            eprintln!("--- the log of {}:\n{}", self.settings.name, self.log());
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            eprintln!("--- the log of {}, its end:\n{}", self.settings.name, last.join("\n"));
         } else {
             let log = self.log();
             assert!(!log.contains("panicked at"), "{} panicked:\n{log}", self.settings.name);

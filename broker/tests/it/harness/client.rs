@@ -24,7 +24,10 @@ const READ_TIMEOUT: Duration = Duration::from_millis(20);
 /// How the broker said no.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    Channel { code: u16, text: String },
+    Channel {
+        code: u16,
+        text: String,
+    },
     Connection(ClientEnd),
     /// Neither yes nor no came in time.
     NoAnswer,
@@ -91,8 +94,8 @@ impl Client {
         client.flush();
         let deadline = Instant::now() + patience;
         let opened = client.take_until(deadline, |event| match event {
-            ClientEvent::Connected { .. } => Ok(()),
-            other => Err(other),
+            ClientEvent::Connected { .. } => Some(()),
+            _ => None,
         });
         match (opened, client.ended.clone()) {
             (Some(()), _) => {
@@ -108,21 +111,12 @@ impl Client {
         Self::connect(to, ClientConfig::default()).unwrap_or_else(|end| panic!("no connection to {to}: {end}"))
     }
 
-    pub(crate) fn local_address(&self) -> SocketAddr {
-        self.stream.local_addr().unwrap()
-    }
-
     pub(crate) fn open_channel(&mut self, channel: ChannelId) {
         self.connection.open_channel(channel);
         self.take(|event| match event {
-            ClientEvent::ChannelOpened(opened) if opened == channel => Ok(()),
-            other => Err(other),
+            ClientEvent::ChannelOpened(opened) if *opened == channel => Some(()),
+            _ => None,
         });
-    }
-
-    /// Octets as they are, past the protocol machine.
-    pub(crate) fn write_raw(&mut self, octets: &[u8]) {
-        _ = self.stream.write_all(octets);
     }
 
     pub(crate) fn ended(&self) -> Option<&ClientEnd> {
@@ -141,12 +135,12 @@ impl Client {
         }
         self.connection.send_method(channel, &method);
         let answer = self.take(|event| match event {
-            ClientEvent::Method(_, Method::BasicAck(_) | Method::BasicNack(_) | Method::BasicCancel(_)) => Err(event),
-            ClientEvent::Method(on, method) if on == channel => Ok(Ok(method)),
-            ClientEvent::ChannelClosed { channel: on, code, text } if on == channel => {
-                Ok(Err(Refused::Channel { code, text: text.to_string() }))
+            ClientEvent::Method(_, Method::BasicAck(_) | Method::BasicNack(_) | Method::BasicCancel(_)) => None,
+            ClientEvent::Method(on, method) if *on == channel => Some(Ok(method.clone())),
+            ClientEvent::ChannelClosed { channel: on, code, text } if *on == channel => {
+                Some(Err(Refused::Channel { code: *code, text: text.to_string() }))
             }
-            other => Err(other),
+            _ => None,
         });
         answer.unwrap_or_else(|| Err(self.refusal()))
     }
@@ -196,10 +190,6 @@ impl Client {
         &self.unconfirmed
     }
 
-    pub(crate) fn published(&self) -> u64 {
-        self.published
-    }
-
     /// Waits for the confirms of everything that was published.
     pub(crate) fn await_confirms(&mut self) -> Result<(), Refused> {
         while !self.unconfirmed.is_empty() {
@@ -213,9 +203,9 @@ impl Client {
     /// Waits for one more confirm frame; `false` if none came until then, or the connection ended.
     pub(crate) fn await_confirm(&mut self, deadline: Instant) -> bool {
         let confirmed = self.take_until(deadline, |event| match event {
-            ClientEvent::Method(_, Method::BasicAck(ack)) => Ok(ack),
+            ClientEvent::Method(_, Method::BasicAck(ack)) => Some(ack.clone()),
             ClientEvent::Method(_, Method::BasicNack(nack)) => panic!("message {} was refused", nack.delivery_tag),
-            other => Err(other),
+            _ => None,
         });
         let Some(basic::Ack { delivery_tag: DeliveryTag(tag), multiple }) = confirmed else { return false };
         if multiple {
@@ -234,9 +224,9 @@ impl Client {
     pub(crate) fn get(&mut self, queue: &str, no_ack: bool) -> Option<GotMessage> {
         self.connection.send_method(CHANNEL, &basic::Get { queue: short(queue), no_ack }.into());
         let got = self.take(|event| match event {
-            ClientEvent::GotMessage(_, message) => Ok(Some(message)),
-            ClientEvent::Method(_, Method::BasicGetEmpty(_)) => Ok(None),
-            other => Err(other),
+            ClientEvent::GotMessage(_, message) => Some(Some(message.clone())),
+            ClientEvent::Method(_, Method::BasicGetEmpty(_)) => Some(None),
+            _ => None,
         });
         got.unwrap_or_else(|| panic!("no answer to basic.get: {:?}", self.ended))
     }
@@ -248,8 +238,8 @@ impl Client {
 
     pub(crate) fn next_delivery(&mut self, deadline: Instant) -> Option<Delivery> {
         self.take_until(deadline, |event| match event {
-            ClientEvent::Delivery(_, delivery) => Ok(delivery),
-            other => Err(other),
+            ClientEvent::Delivery(_, delivery) => Some(delivery.clone()),
+            _ => None,
         })
     }
 
@@ -262,8 +252,8 @@ impl Client {
     #[track_caller]
     pub(crate) fn await_blocked(&mut self) -> String {
         let reason = self.take(|event| match event {
-            ClientEvent::Blocked { reason } => Ok(reason.to_string()),
-            other => Err(other),
+            ClientEvent::Blocked { reason } => Some(reason.to_string()),
+            _ => None,
         });
         reason.expect("connection.blocked")
     }
@@ -271,8 +261,8 @@ impl Client {
     #[track_caller]
     pub(crate) fn await_unblocked(&mut self) {
         let unblocked = self.take(|event| match event {
-            ClientEvent::Unblocked => Ok(()),
-            other => Err(other),
+            ClientEvent::Unblocked => Some(()),
+            _ => None,
         });
         unblocked.expect("connection.unblocked");
     }
@@ -281,8 +271,10 @@ impl Client {
     #[track_caller]
     pub(crate) fn await_channel_closed(&mut self) -> Refused {
         let closed = self.take(|event| match event {
-            ClientEvent::ChannelClosed { code, text, .. } => Ok(Refused::Channel { code, text: text.to_string() }),
-            other => Err(other),
+            ClientEvent::ChannelClosed { code, text, .. } => {
+                Some(Refused::Channel { code: *code, text: text.to_string() })
+            }
+            _ => None,
         });
         closed.unwrap_or_else(|| panic!("the channel was not closed: {:?}", self.ended))
     }
@@ -302,23 +294,18 @@ impl Client {
         self.await_ended();
     }
 
-    fn take<T>(&mut self, wanted: impl FnMut(ClientEvent) -> Result<T, ClientEvent>) -> Option<T> {
+    fn take<T>(&mut self, wanted: impl FnMut(&ClientEvent) -> Option<T>) -> Option<T> {
         self.take_until(Instant::now() + self.patience, wanted)
     }
 
     /// The first event that is wanted; the others are kept. `None` at the deadline, or when the connection has ended.
-    fn take_until<T>(
-        &mut self,
-        deadline: Instant,
-        mut wanted: impl FnMut(ClientEvent) -> Result<T, ClientEvent>,
-    ) -> Option<T> {
+    fn take_until<T>(&mut self, deadline: Instant, mut wanted: impl FnMut(&ClientEvent) -> Option<T>) -> Option<T> {
         let mut looked_at = 0;
         loop {
-            while looked_at < self.kept.len() {
-                let event = self.kept.remove(looked_at).expect("it is there");
-                match wanted(event) {
-                    Ok(found) => return Some(found),
-                    Err(event) => self.kept.insert(looked_at, event),
+            while let Some(event) = self.kept.get(looked_at) {
+                if let Some(found) = wanted(event) {
+                    self.kept.remove(looked_at);
+                    return Some(found);
                 }
                 looked_at += 1;
             }

@@ -121,5 +121,4 @@ impl Cluster {
             self.lease().is_some_and(|lease| lease.in_sync == expected)
         });
     }
-
 }

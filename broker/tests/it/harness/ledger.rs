@@ -137,7 +137,8 @@ pub(crate) fn drain_numbers(client: &mut Client, queue: &str) -> BTreeSet<u64> {
     let mut seen = BTreeSet::new();
     for _ in 0..count {
         let delivery = client.next_delivery(Instant::now() + PATIENCE);
-        let delivery = delivery.unwrap_or_else(|| panic!("{} of {count} messages came: {:?}", seen.len(), client.ended()));
+        let delivery =
+            delivery.unwrap_or_else(|| panic!("{} of {count} messages came: {:?}", seen.len(), client.ended()));
         let number = number_of(&delivery);
         assert!(seen.insert(number), "{number} is in the queue twice");
         client.ack(delivery.delivery_tag, false);
@@ -146,9 +147,10 @@ pub(crate) fn drain_numbers(client: &mut Client, queue: &str) -> BTreeSet<u64> {
     seen
 }
 
+/// Behind a number there may be blanks, to make a message large.
 fn number_of(delivery: &Delivery) -> u64 {
     let text = String::from_utf8(delivery.body.to_contiguous().to_vec()).expect("a number");
-    text.parse().expect("a number")
+    text.trim_end().parse().expect("a number")
 }
 
 /// A consumer at work on a thread of its own.
@@ -189,7 +191,10 @@ fn consume(brokers: &[SocketAddr], queue: &str, stop: &AtomicBool) -> BTreeMap<u
             let number = number_of(&delivery);
             let times = seen.entry(number).or_insert(0);
             *times += 1;
-            assert!(*times == 1 || delivery.redelivered, "{number} came {times} times without being marked as redelivered");
+            assert!(
+                *times == 1 || delivery.redelivered,
+                "{number} came {times} times without being marked as redelivered"
+            );
             client.ack(delivery.delivery_tag, false);
         }
         if client.ended().is_none() {

@@ -13,7 +13,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use broker::{Broker, Settings, Single, loopback};
-pub(crate) use client::{CHANNEL, Client, Refused, short};
+pub(crate) use client::{CHANNEL, Client, short};
 pub(crate) use cluster::Cluster;
 pub(crate) use ledger::{Consumer, Load, drain_numbers};
 pub(crate) use pki::write_certificates;

@@ -17,7 +17,11 @@ const END_OCTET: u8 = 0xce;
 /// How a broker let go of a client.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    Closed { channel: u16, code: u16, text: String },
+    Closed {
+        channel: u16,
+        code: u16,
+        text: String,
+    },
     /// The socket, without a word.
     Dropped,
 }

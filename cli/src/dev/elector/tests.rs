@@ -16,7 +16,7 @@ use understudy_proto::control_server::{Control, ControlServer};
 use super::*;
 use crate::dev::pki;
 use crate::dev::ports::loopback;
-use crate::dev::view::identity;
+use understudy_proto::identity;
 
 /// Far beyond what any step takes.
 const SOON: Duration = Duration::from_secs(20);

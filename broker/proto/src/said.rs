@@ -1,23 +1,27 @@
-//! A broker's gRPC status becomes what the election knows: parsed, ages turned into points on our clock. Pure.
+//! A broker's status, read: what the operator, `understudy dev` and the other brokers make of it for an election. Ages
+//! become points on the reader's own clock. Pure.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use understudy_election::{Loss, Report, Role, StoreState};
-use understudy_proto as wire;
 use understudy_record::{Epoch, Identity, Index, Member, ParseIdError, Position, ReplicaName};
+
+use crate as wire;
 
 /// More members than a cluster may have replicas, sets in transit included.
 const MAX_MEMBERS: usize = 32;
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ReportError {
+pub enum ReadError {
     #[error("the status carries no identity")]
     NoIdentity,
     #[error("it calls itself {claimed:?} and was asked as {asked}")]
     WrongName { claimed: String, asked: ReplicaName },
     #[error("it belongs to cluster {0:?}")]
     WrongCluster(String),
+    #[error("role {0} is not known")]
+    UnknownRole(i32),
     #[error("an in-sync set of {0} members")]
     TooManyMembers(usize),
     #[error(transparent)]
@@ -26,7 +30,7 @@ pub(crate) enum ReportError {
 
 /// What one status means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Said {
+pub enum Said {
     /// It reads its journal and cannot tell yet where its log ends.
     Recovering(Identity),
     Report(Report),
@@ -35,7 +39,7 @@ pub(crate) enum Said {
 }
 
 impl Said {
-    pub(crate) fn identity(&self) -> &Identity {
+    pub fn identity(&self) -> &Identity {
         match self {
             Self::Recovering(identity) | Self::Ended(identity) => identity,
             Self::Report(report) => &report.identity,
@@ -43,27 +47,31 @@ impl Said {
     }
 }
 
-/// `now`: when the status came, on our clock.
-pub(crate) fn read(
+/// `asked`: the name it was reached under. `now`: when the status came, on the reader's clock.
+///
+/// # Errors
+/// If it is another's, or says what no broker says.
+pub fn read(
     status: &wire::Status,
     cluster: &str,
     asked: &ReplicaName,
     now: Duration,
-) -> Result<Said, ReportError> {
+) -> Result<Said, ReadError> {
     if status.cluster != cluster {
-        return Err(ReportError::WrongCluster(status.cluster.chars().take(80).collect()));
+        return Err(ReadError::WrongCluster(status.cluster.chars().take(80).collect()));
     }
-    let identity = identity(status.identity.as_ref().ok_or(ReportError::NoIdentity)?)?;
+    let identity = identity(status.identity.as_ref().ok_or(ReadError::NoIdentity)?)?;
     if identity.name != *asked {
-        return Err(ReportError::WrongName { claimed: identity.name.to_string(), asked: asked.clone() });
+        return Err(ReadError::WrongName { claimed: identity.name.to_string(), asked: asked.clone() });
     }
-    match status.role() {
-        wire::Role::Recovering => return Ok(Said::Recovering(identity)),
-        wire::Role::Ended => return Ok(Said::Ended(identity)),
-        _ => {}
+    match wire::Role::try_from(status.role) {
+        Err(_) | Ok(wire::Role::Unspecified) => return Err(ReadError::UnknownRole(status.role)),
+        Ok(wire::Role::Recovering) => return Ok(Said::Recovering(identity)),
+        Ok(wire::Role::Ended) => return Ok(Said::Ended(identity)),
+        Ok(_) => {}
     }
     if status.in_sync.len() > MAX_MEMBERS {
-        return Err(ReportError::TooManyMembers(status.in_sync.len()));
+        return Err(ReadError::TooManyMembers(status.in_sync.len()));
     }
     let recorded_set: BTreeSet<Member> =
         status.in_sync.iter().map(|member| member.parse()).collect::<Result<_, _>>()?;
@@ -102,11 +110,12 @@ fn position(position: Option<&wire::Position>) -> Position {
     position.map_or_else(Position::default, |p| Position { epoch: Epoch(p.epoch), index: Index(p.index) })
 }
 
-fn identity(wire: &wire::Identity) -> Result<Identity, ParseIdError> {
+/// By way of the written form, so that one place decides what a well-formed identity is.
+pub fn identity(wire: &wire::Identity) -> Result<Identity, ParseIdError> {
     format!("{}/{}/{}", wire.name, wire.store, wire.process).parse()
 }
 
-pub(crate) fn wire_identity(identity: &Identity) -> wire::Identity {
+pub fn wire_identity(identity: &Identity) -> wire::Identity {
     wire::Identity {
         name: identity.name.to_string(),
         store: identity.store.to_string(),

@@ -1,0 +1,48 @@
+//! Choosing which node the primary is on, so that a test loses what it means to lose.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use serde_json::json;
+
+use crate::cluster::Cluster;
+use crate::faults::{kill_process, node_of};
+use crate::operator;
+
+/// The node that the operator runs on.
+///
+/// # Errors
+/// If it does not run.
+pub async fn operator_node(cluster: &Cluster) -> Result<String> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), operator::NAMESPACE);
+    let pods = pods.list(&ListParams::default().labels(operator::SELECTOR)).await?;
+    let running = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    running.filter_map(|pod| pod.spec?.node_name).next().context("the operator is on no node")
+}
+
+/// Makes a broker primary whose node is one of those wanted, if none is; returns its pod and node.
+///
+/// # Errors
+/// If no pod is on such a node, or it is not elected.
+pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str) -> bool) -> Result<(String, String)> {
+    let primary = cluster.primary().await?.name.to_string();
+    let mut candidates = vec![primary.clone()];
+    candidates.extend(cluster.pod_names(3).into_iter().filter(|pod| *pod != primary));
+    for pod in candidates {
+        let node = node_of(cluster, &pod).await?;
+        if !wanted(&node) {
+            continue;
+        }
+        if pod != primary {
+            cluster.patch(json!({ "primary": { "preferred": pod } })).await?;
+            cluster.ready().await?;
+            let epoch = cluster.epoch().await?;
+            kill_process(cluster, &[primary]).await?;
+            cluster.ready_after(epoch).await?;
+            let heir = cluster.primary().await?.name;
+            ensure!(heir.as_str() == pod, "{heir} was elected, though {pod} is preferred");
+        }
+        return Ok((pod, node));
+    }
+    anyhow::bail!("no broker is on a node that was asked for")
+}

@@ -1,0 +1,115 @@
+//! The network and the API server fail without a broker failing.
+
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use understudy_crds::ConditionStatus;
+use understudy_e2e::{
+    ApiOutage, Failure, Goal, Load, Outage, Parting, RATE, Row, eventually, lead_from, node_of, operator_node,
+    with_temp_ns,
+};
+
+use crate::{PATIENCE, small};
+
+/// Rule 6: while the primary hears every member of the set, nobody else can have been elected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn an_outage_of_the_api_server_costs_nothing() {
+    /// Several lease durations.
+    const OUTAGE_SECONDS: u64 = 15;
+    with_temp_ns("api_outage", |space| async move {
+        let cluster = space.create_cluster(small()).await?;
+        cluster.ready().await?;
+        let load = Load::start(&cluster.target().await?, "work").await?;
+        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
+        let outage = ApiOutage::begin()?;
+        let failure = Failure::now();
+        load.confirms(OUTAGE_SECONDS * RATE, PATIENCE).await?;
+        outage.end()?;
+        let status = cluster.ready().await?;
+        load.confirms(RATE, PATIENCE).await?;
+        let aftermath = load.finish().await?;
+        ensure!(cluster.primary().await? == primary && cluster.epoch().await? == epoch, "the primary changed");
+        let gap = aftermath.longest_silence;
+        let scenario = "API server down (longest silence)";
+        Row { scenario, failure, gap, goal: Goal::KilledProcess }.write(&aftermath.account, &status)
+    })
+    .await;
+}
+
+/// A backup that only the primary has lost leaves the set, and comes back; the primary stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn a_parted_backup_leaves_the_set_and_returns() {
+    with_temp_ns("backup_parted", |space| async move {
+        let cluster = space.create_cluster(small()).await?;
+        cluster.ready().await?;
+        let load = Load::start(&cluster.target().await?, "work").await?;
+        let (primary, epoch, backup) = (cluster.primary().await?, cluster.epoch().await?, cluster.backup().await?);
+        let (node, other) = (node_of(&cluster, primary.name.as_str()).await?, node_of(&cluster, &backup).await?);
+        let parting = Parting::begin(&node, &other)?;
+        let failure = Failure::now();
+        eventually(format!("{backup} to leave the in-sync set"), PATIENCE, async || {
+            let members = cluster.in_sync().await?;
+            ensure!(members.len() == 2 && members.iter().all(|member| member.name.as_str() != backup), "{members:?}");
+            Ok(())
+        })
+        .await?;
+        load.confirms(2 * RATE, PATIENCE).await?;
+        parting.end()?;
+        let status = cluster.ready().await?;
+        let aftermath = load.finish().await?;
+        ensure!(cluster.primary().await? == primary && cluster.epoch().await? == epoch, "the primary changed");
+        let gap = aftermath.longest_silence;
+        let scenario = "a backup parted from it (longest silence)";
+        Row { scenario, failure, gap, goal: Goal::LostNode }.write(&aftermath.account, &status)
+    })
+    .await;
+}
+
+/// Below `minInSync` nothing is confirmed, and publishers are told; with a backup back, everything goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs a cluster: make e2e"]
+async fn a_primary_without_backups_confirms_nothing() {
+    /// Once it is blocked, no confirm may come for so long.
+    const HELD_FOR: Duration = Duration::from_secs(5);
+    with_temp_ns("backups_lost", |space| async move {
+        let cluster = space.create_cluster(small()).await?;
+        cluster.ready().await?;
+        // The operator stays, so that somebody can say what is wrong.
+        let operator = operator_node(&cluster).await?;
+        let (primary, _) = lead_from(&cluster, |node| node == operator).await?;
+        let epoch = cluster.epoch().await?;
+        let load = Load::start(&cluster.target().await?, "work").await?;
+        let mut outages = Vec::new();
+        for backup in cluster.pod_names(3).iter().filter(|pod| **pod != primary) {
+            outages.push(Outage::cut_off(&node_of(&cluster, backup).await?)?);
+        }
+        eventually("the publisher to be told that it is blocked", PATIENCE, async || {
+            ensure!(load.blocked(), "it is not; {} confirmed", load.confirmed());
+            Ok(())
+        })
+        .await?;
+        let held_at = load.confirmed();
+        let status = eventually("the condition Durable to say why", PATIENCE, async || {
+            let status = cluster.status().await?;
+            let durable = status.conditions.iter().find(|condition| condition.kind == "Durable").context("none")?;
+            ensure!(durable.status == ConditionStatus::False && durable.reason == "BelowMinInSync", "{durable:?}");
+            Ok(status)
+        })
+        .await?;
+        ensure!(status.in_sync == [primary.clone()], "in sync: {:?}", status.in_sync);
+        tokio::time::sleep(HELD_FOR).await;
+        ensure!(load.confirmed() == held_at, "{} messages were confirmed below minInSync", load.confirmed() - held_at);
+
+        for outage in outages {
+            outage.end()?;
+        }
+        load.confirms(RATE, PATIENCE).await?;
+        cluster.ready().await?;
+        ensure!(!load.blocked(), "the publisher is still blocked");
+        ensure!(cluster.epoch().await? == epoch, "the primary changed");
+        load.finish().await.map(drop)
+    })
+    .await;
+}
