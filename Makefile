@@ -38,7 +38,7 @@ lint: need ## Clippy; warnings are errors in CI
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(if $(CI),-D warnings,)
 
 generate: need ## The CRD's YAML, from its Rust types
-	UPDATE=1 $(CARGO) test --locked --quiet -p understudy-crds
+	UPDATE_EXPECT=1 $(CARGO) test --locked --quiet -p understudy-crds
 
 build: need ## A debug build
 	$(CARGO) build --workspace --locked

@@ -12,8 +12,8 @@ use understudy_election::{
     Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
 };
 use understudy_lease::LeaseStore;
-use understudy_proto::{self as wire, Said};
 use understudy_proto::control_client::ControlClient;
+use understudy_proto::{self as wire, Said};
 use understudy_record::ReplicaName;
 
 use crate::config::Config;

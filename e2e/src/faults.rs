@@ -13,6 +13,7 @@ use kube::api::{Api, ListParams};
 use rustix::process::{Pid, Signal};
 
 use crate::cluster::Cluster;
+use crate::report::Failure;
 use crate::wait::eventually;
 
 const NODES_READY_WITHIN: Duration = Duration::from_secs(90);
@@ -208,7 +209,7 @@ pub async fn node_of(cluster: &Cluster, pod: &str) -> Result<String> {
 ///
 /// # Errors
 /// If a process is not found.
-pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<()> {
+pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<Failure> {
     match Machine::here() {
         Machine::Hermetic(script) => {
             let mut pids = Vec::new();
@@ -217,9 +218,7 @@ pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<()> {
                 let pid = text.trim().parse().ok().and_then(Pid::from_raw);
                 pids.push(pid.with_context(|| format!("{text:?} is no process"))?);
             }
-            for pid in pids {
-                kill_process_now(pid)?;
-            }
+            Failure::make(|| pids.into_iter().try_for_each(kill_process_now))
         }
         Machine::Kind => {
             for pod in pods {
@@ -232,9 +231,9 @@ pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<()> {
                     format!("kill -9 $(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {id})");
                 run("docker", &["exec", &node, "sh", "-c", &inner])?;
             }
+            Ok(Failure::now())
         }
     }
-    Ok(())
 }
 
 fn kill_process_now(pid: Pid) -> Result<()> {

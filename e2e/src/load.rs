@@ -120,7 +120,19 @@ impl Load {
         })?;
         // It is no flicker: another second's worth goes through as well.
         self.confirms(RATE, RECOVERS_WITHIN).await?;
-        Ok(recovered)
+        Ok(recovered + failure.lead)
+    }
+
+    /// Stops publishing, with everything sent confirmed.
+    ///
+    /// # Errors
+    /// If something is not.
+    pub async fn stop_publishing(&mut self) -> Result<()> {
+        let Some(publisher) = self.publisher.take() else { return Ok(()) };
+        let report = publisher.stop(DRAINS_WITHIN).await;
+        ensure!(report.unconfirmed == 0, "{} messages were never confirmed: {:?}", report.unconfirmed, report.errors);
+        self.longest_silence = report.longest_silence;
+        Ok(())
     }
 
     /// Stops publishing, waits for every confirmed message's delivery, and checks the ledger.
@@ -128,11 +140,9 @@ impl Load {
     /// # Errors
     /// If a confirmed message was lost, or one was delivered again whose acknowledgement had been taken.
     pub async fn finish(mut self) -> Result<Aftermath> {
-        let report = self.publisher.stop(DRAINS_WITHIN).await;
+        self.stop_publishing().await?;
         if self.consumer.is_none() {
-            let consumer =
-                Consumer::start(&self.ledger, self.target.clone(), self.queue.clone(), ConsumerPlan::default());
-            self.consumer = Some(consumer);
+            self.consume().await?;
         }
         let drained = self.ledger.drained(DRAINS_WITHIN).await;
         if let Some(consumer) = self.consumer.take() {
@@ -145,6 +155,6 @@ impl Load {
             "the ledger is not clean:\n{account}{account:?}"
         );
         ensure!(account.unflagged == 0, "second deliveries did not say so:\n{account}");
-        Ok(Aftermath { account, longest_silence: report.longest_silence })
+        Ok(Aftermath { account, longest_silence: self.longest_silence })
     }
 }

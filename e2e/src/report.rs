@@ -35,14 +35,26 @@ impl Goal {
 /// The moment of a failure, by both clocks: the status speaks of the wall's.
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
+    /// When it was certainly there: what is sent from now on is sent to a cluster with this failure.
     pub at: Instant,
+    /// How long before that it may have been there already.
+    pub(crate) lead: Duration,
     wall: SystemTime,
 }
 
 impl Failure {
     /// To be called right after the failure was made.
     pub fn now() -> Self {
-        Self { at: Instant::now(), wall: SystemTime::now() }
+        Self { at: Instant::now(), lead: Duration::ZERO, wall: SystemTime::now() }
+    }
+
+    /// Makes the failure, by something that takes no time itself but may be interrupted: a busy machine runs others between
+    /// any two statements.
+    pub(crate) fn make(fail: impl FnOnce() -> Result<()>) -> Result<Self> {
+        let (begun, wall) = (Instant::now(), SystemTime::now());
+        fail()?;
+        let at = Instant::now();
+        Ok(Self { at, lead: at - begun, wall })
     }
 
     /// Milliseconds from the failure to what the status says, or `-`.
@@ -50,7 +62,10 @@ impl Failure {
         let moment = moment.and_then(|moment| moment.0.parse::<jiff::Timestamp>().ok());
         let failed = self.wall.duration_since(UNIX_EPOCH).ok().and_then(|since| i64::try_from(since.as_millis()).ok());
         match (moment, failed) {
-            (Some(moment), Some(failed)) => (moment.as_millisecond() - failed).to_string(),
+            // Earlier ones are of another failover.
+            (Some(moment), Some(failed)) if moment.as_millisecond() >= failed => {
+                (moment.as_millisecond() - failed).to_string()
+            }
             _ => "-".to_owned(),
         }
     }
@@ -96,5 +111,19 @@ impl Row<'_> {
         let Some(path) = std::env::var_os(FILE_VARIABLE) else { return Ok(()) };
         let file = OpenOptions::new().append(true).create(true).open(&path);
         file.and_then(|mut file| file.write_all(line.as_bytes())).with_context(|| format!("{path:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_of_the_status_are_told_since_the_failure() {
+        let failure = Failure { wall: UNIX_EPOCH + Duration::from_millis(1_000_500), ..Failure::now() };
+        assert_eq!(failure.until(Some(&Timestamp::from_unix_ms(1_000_623))), "123");
+        assert_eq!(failure.until(Some(&Timestamp::from_unix_ms(1_000_499))), "-");
+        assert_eq!(failure.until(Some(&Timestamp("soon".into()))), "-");
+        assert_eq!(failure.until(None), "-");
     }
 }

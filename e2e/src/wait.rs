@@ -24,8 +24,44 @@ pub async fn eventually<T>(
         match tokio::time::timeout(left, look()).await {
             Ok(Ok(found)) => return Ok(found),
             Ok(Err(error)) => last = format!("{error:#}"),
-            Err(_) => bail!("waited {} s in vain for {what}; last: {last}", within.as_secs_f32()),
+            Err(_) => {}
+        }
+        if Instant::now() >= deadline {
+            bail!("waited {} s in vain for {what}; last: {last}", within.as_secs_f32());
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use anyhow::{anyhow, ensure};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_looks_until_the_condition_holds() {
+        let mut looks = 0;
+        let found = eventually("three looks", Duration::from_secs(60), async || {
+            looks += 1;
+            ensure!(looks == 3, "{looks} looks");
+            Ok("found")
+        });
+        assert_eq!(found.await.unwrap(), "found");
+    }
+
+    #[tokio::test]
+    async fn the_error_says_what_was_waited_for_and_what_was_seen_last() {
+        let never = eventually("the moon", Duration::from_millis(1), async || Err::<(), _>(anyhow!("only clouds")));
+        let error = never.await.unwrap_err().to_string();
+        assert!(error.contains("in vain for the moon") && error.contains("only clouds"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_look_that_hangs_ends_with_the_deadline() {
+        let hanging = eventually("an answer", Duration::from_millis(1), async || pending::<Result<()>>().await);
+        assert!(hanging.await.unwrap_err().to_string().contains("for an answer"));
     }
 }

@@ -29,6 +29,7 @@ use crate::failover::{Assignment, Failovers};
 use crate::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
 use crate::status::{self, Problem};
 use crate::validate::{Defaults, validate};
+use crate::watch_retry::WatchRetry;
 
 /// Certificates are renewed and drift that no watch has shown is found within this time.
 const RESYNC_AFTER: Duration = Duration::from_secs(600);
@@ -85,6 +86,7 @@ pub(crate) async fn run(client: Client, config: &Config) {
     let namespace = config.namespace.as_deref();
     let reconciliations = controller
         .with_config(kube::runtime::controller::Config::default().debounce(DEBOUNCE))
+        .trigger_backoff(WatchRetry)
         .owns(api::<StatefulSet>(&client, namespace), ours.clone())
         .owns(api::<Service>(&client, namespace), ours.clone())
         .owns(api::<ServiceAccount>(&client, namespace), ours.clone())

@@ -22,6 +22,7 @@ pub mod status;
 #[cfg(test)]
 mod status_tests;
 pub mod validate;
+mod watch_retry;
 
 use anyhow::Context as _;
 

@@ -4,19 +4,19 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use understudy_protocol::{FieldTable, FieldValue};
 
-use crate::error::{Failure, precondition_failed};
+use crate::error::{Failure, malformed_table, precondition_failed};
 
-/// Largest expiry or TTL, in milliseconds.
-const MAX_EXPIRY_MS: i64 = u32::MAX as i64;
+/// Largest expiry or TTL, in milliseconds: ten years.
+const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
 
 const MAX_PRIORITY: i64 = 255;
 
 type Check = fn(&FieldValue, &FieldTable) -> Result<(), String>;
 
-const QUEUE_ARGUMENTS: [(&str, Check); 14] = [
+const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     ("x-expires", check_expires),
     ("x-message-ttl", check_ttl),
-    ("x-dead-letter-exchange", check_text),
+    (DEAD_LETTER_EXCHANGE, check_text),
     ("x-dead-letter-routing-key", check_dead_letter_key),
     ("x-max-length", check_not_negative),
     ("x-max-length-bytes", check_not_negative),
@@ -25,6 +25,8 @@ const QUEUE_ARGUMENTS: [(&str, Check); 14] = [
     ("x-max-priority", check_max_priority),
     ("x-overflow", check_overflow),
     ("x-queue-mode", check_queue_mode),
+    ("x-queue-version", check_queue_version),
+    ("x-queue-master-locator", check_text),
     ("x-single-active-consumer", check_bool),
     (QUEUE_TYPE, check_queue_type),
     ("x-delivery-limit", check_not_negative),
@@ -34,6 +36,7 @@ const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [("x-priority", check_int), ("x-c
 
 pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
 pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
@@ -44,18 +47,40 @@ pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
 }
 
 /// The inverse of [`decode`].
-#[cfg(test)]
 pub(crate) fn encode(table: &FieldTable) -> Bytes {
     table.to_bytes().slice(4..)
 }
 
+/// The same arguments in the order of their names: many clients keep them in maps, and write them in another order each time.
+pub(crate) fn sorted(arguments: &Bytes) -> Result<Bytes, Failure> {
+    let table = decode(arguments).ok_or_else(malformed_table)?;
+    if table.iter().is_sorted_by_key(|(name, _)| name.as_bytes()) {
+        return Ok(arguments.clone());
+    }
+    let mut fields: Vec<_> = table.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+    fields.sort_by(|(a, _), (b, _)| a.as_bytes().cmp(b.as_bytes()));
+    Ok(encode(&fields.into_iter().collect()))
+}
+
 /// `object`: `queue 'q' in vhost '/'`.
 pub(crate) fn check_queue(table: &FieldTable, object: &str) -> Result<(), Failure> {
+    check_exchange_name(DEAD_LETTER_EXCHANGE, table, object)?;
     check(&QUEUE_ARGUMENTS, table, object)
 }
 
 pub(crate) fn check_consumer(table: &FieldTable, object: &str) -> Result<(), Failure> {
     check(&CONSUMER_ARGUMENTS, table, object)
+}
+
+/// An argument that names an exchange.
+pub(crate) fn check_exchange_name(name: &str, table: &FieldTable, object: &str) -> Result<(), Failure> {
+    match table.get(name) {
+        Some(value) if value.as_str().is_none() => {
+            let kind = value.type_name();
+            Err(precondition_failed(format!("invalid type '{kind}' for arg '{name}' in {object}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check(known: &[(&str, Check)], table: &FieldTable, object: &str) -> Result<(), Failure> {
@@ -85,10 +110,7 @@ pub(crate) fn assert_equivalent(
 ) -> Result<(), Failure> {
     let (received, current) = (received.get(name), current.get(name));
     let same = match (received, current) {
-        (Some(received), Some(current)) => match (received.as_int(), current.as_int()) {
-            (Some(received), Some(current)) => received == current,
-            _ => received == current,
-        },
+        (Some(received), Some(current)) => same_value(received, current),
         // A queue without a type is a classic one.
         (Some(given), None) | (None, Some(given)) => name == QUEUE_TYPE && given.as_str() == Some("classic"),
         (None, None) => true,
@@ -96,10 +118,34 @@ pub(crate) fn assert_equivalent(
     if same {
         return Ok(());
     }
-    let (received, current) = (described(received), described(current));
+    let (received, current) = match (received, current) {
+        (Some(received), Some(current)) => (quoted(received), quoted(current)),
+        (received, current) => (described(received), described(current)),
+    };
     Err(precondition_failed(format!(
         "inequivalent arg '{name}' for {object}: received {received} but current is {current}"
     )))
+}
+
+/// Whether two arguments say the same: clients differ in the width they give an integer, and in how they send text.
+pub(crate) fn same_value(one: &FieldValue, other: &FieldValue) -> bool {
+    match (whole(one), whole(other)) {
+        (Some(one), Some(other)) => return one == other,
+        (None, None) => {}
+        _ => return false,
+    }
+    match (one.as_bytes(), other.as_bytes()) {
+        (Some(one), Some(other)) => one == other,
+        _ => one == other,
+    }
+}
+
+/// Integers and timestamps.
+pub(crate) fn whole(value: &FieldValue) -> Option<i64> {
+    match value {
+        FieldValue::Timestamp(seconds) => i64::try_from(*seconds).ok(),
+        value => value.as_int(),
+    }
 }
 
 /// A property of the object itself, which reads without its type.
@@ -110,6 +156,13 @@ pub(crate) fn assert_same(name: &str, received: &str, current: &str, object: &st
     Err(precondition_failed(format!(
         "inequivalent arg '{name}' for {object}: received '{received}' but current is '{current}'"
     )))
+}
+
+fn quoted(value: &FieldValue) -> String {
+    match value {
+        FieldValue::Void => "none".to_owned(),
+        value => format!("'{}'", plain(value)),
+    }
 }
 
 fn described(value: Option<&FieldValue>) -> String {
@@ -125,15 +178,19 @@ fn plain(value: &FieldValue) -> String {
     }
 }
 
-/// The message property `expiration`: a whole number of milliseconds, as text.
+/// The message property `expiration`: a whole number of milliseconds, as text; a sign may stand before it.
 pub(crate) fn check_expiration(text: &str) -> Result<(), Failure> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, rest) = text.split_at(digits);
-    let why = match number.parse::<i64>() {
+    let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+    let digits = unsigned.find(|c: char| !c.is_ascii_digit()).unwrap_or(unsigned.len());
+    let (number, rest) = unsigned.split_at(digits);
+    let significant = number.trim_start_matches('0');
+    let why = match significant.parse::<i64>() {
         _ if number.is_empty() => "no_integer".to_owned(),
         _ if !rest.is_empty() => format!("{{leftover_string,{rest:?}}}"),
+        _ if significant.is_empty() => return Ok(()),
+        _ if text.starts_with('-') => format!("{{value_negative,-{significant}}}"),
         Ok(value) if value <= MAX_EXPIRY_MS => return Ok(()),
-        _ => format!("{{value_too_big,{number}}}"),
+        _ => format!("{{value_too_large,{significant}}}"),
     };
     Err(precondition_failed(format!("invalid expiration '{text}': {why}")))
 }
@@ -168,7 +225,7 @@ fn check_not_negative(value: &FieldValue, _: &FieldTable) -> Result<(), String> 
 fn check_ttl(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
     check_not_negative(value, table)?;
     match int(value)? {
-        value if value > MAX_EXPIRY_MS => Err(format!("{{value_too_big,{value}}}")),
+        value if value > MAX_EXPIRY_MS => Err(format!("{{value_too_large,{value}}}")),
         _ => Ok(()),
     }
 }
@@ -207,6 +264,13 @@ fn check_queue_mode(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
     match text(value)? {
         "default" | "lazy" => Ok(()),
         other => Err(format!("\"unsupported queue mode '{other}'\"")),
+    }
+}
+
+fn check_queue_version(value: &FieldValue, _: &FieldTable) -> Result<(), String> {
+    match int(value)? {
+        1 | 2 => Ok(()),
+        other => Err(format!("\"unsupported queue version '{other}'\"")),
     }
 }
 
@@ -252,6 +316,13 @@ mod tests {
         assert_eq!(why("x-dead-letter-routing-key", longstr("k")), "routing_key_but_no_dlx_defined");
         assert_eq!(why("x-overflow", longstr("spill")), "invalid_overflow");
         assert_eq!(why("x-single-active-consumer", FieldValue::I32(1)), "{unacceptable_type,signedint}");
+        assert_eq!(why("x-message-ttl", FieldValue::I64(315_360_000_000)), "ok", "ten years");
+        assert_eq!(why("x-message-ttl", FieldValue::I64(315_360_000_001)), "{value_too_large,315360000001}");
+        assert_eq!(why("x-queue-version", FieldValue::I32(3)), "\"unsupported queue version '3'\"");
+        assert_eq!(
+            refusal(check_queue(&table("x-dead-letter-exchange", FieldValue::I32(5)), "queue 'q' in vhost '/'")),
+            "PRECONDITION_FAILED - invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'"
+        );
         assert_eq!(why("x-unheard-of", FieldValue::Void), "ok", "unknown arguments are kept, not judged");
     }
 
@@ -263,7 +334,24 @@ mod tests {
             "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
              received none but current is the value '60000' of type 'long'"
         );
+        assert_eq!(
+            refusal(assert_queue_equivalent(&table("x-expires", longstr("a")), &some, "queue 'q' in vhost '/'")),
+            "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
+             received 'a' but current is '60000'"
+        );
+        assert_eq!(
+            refusal(assert_queue_equivalent(
+                &table("x-expires", FieldValue::F64(7.0)),
+                &some,
+                "queue 'q' in vhost '/'"
+            )),
+            "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
+             received '7.0' but current is '60000'"
+        );
         assert_eq!(refusal(assert_queue_equivalent(&table("x-expires", FieldValue::I32(60_000)), &some, "q")), "ok");
+        let binary = FieldValue::Binary(Bytes::from_static(b"lazy"));
+        let lazy = table("x-queue-mode", longstr("lazy"));
+        assert_eq!(refusal(assert_queue_equivalent(&table("x-queue-mode", binary), &lazy, "q")), "ok");
         assert_eq!(refusal(assert_queue_equivalent(&table(QUEUE_TYPE, longstr("classic")), &none, "q")), "ok");
         assert_ne!(refusal(assert_queue_equivalent(&table(QUEUE_TYPE, longstr("quorum")), &none, "q")), "ok");
     }
@@ -272,12 +360,17 @@ mod tests {
     #[test]
     fn an_expiration_is_a_whole_number() {
         let why = |text| refusal(check_expiration(text));
-        assert_eq!(why("60000"), "ok");
+        for good in ["60000", "0", "-0", "+5", "00010", "315360000000"] {
+            assert_eq!(why(good), "ok");
+        }
         assert_eq!(why("later"), "PRECONDITION_FAILED - invalid expiration 'later': no_integer");
         assert_eq!(why("1000.5"), "PRECONDITION_FAILED - invalid expiration '1000.5': {leftover_string,\".5\"}");
         assert_eq!(
-            why("99999999999"),
-            "PRECONDITION_FAILED - invalid expiration '99999999999': {value_too_big,99999999999}"
+            why("+0999999999999"),
+            "PRECONDITION_FAILED - invalid expiration '+0999999999999': {value_too_large,999999999999}"
         );
+        assert_eq!(why("-7"), "PRECONDITION_FAILED - invalid expiration '-7': {value_negative,-7}");
+        assert_eq!(why("-5x"), "PRECONDITION_FAILED - invalid expiration '-5x': {leftover_string,\"x\"}");
+        assert_eq!(why("-"), "PRECONDITION_FAILED - invalid expiration '-': no_integer");
     }
 }

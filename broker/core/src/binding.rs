@@ -1,5 +1,6 @@
 //! Binding and unbinding, of queues and of exchanges.
 
+use understudy_protocol::FieldValue;
 use understudy_record::{Binding, Destination, ExchangeKind, Record, ShortStr};
 
 use crate::arguments;
@@ -22,6 +23,7 @@ impl Core {
                 let queue = self.queue_named(&queue)?;
                 refuse_locked(queue, origin)?;
                 let destination = Destination::Queue(queue.id);
+                let arguments = arguments::sorted(&arguments)?;
                 (Binding { source: exchange, destination, routing_key, arguments }, no_wait, EffectKind::QueueBindOk)
             }
             Command::ExchangeBind { destination, source, routing_key, no_wait, arguments } => {
@@ -32,6 +34,7 @@ impl Core {
                     return Err(error::no_exchange(&destination));
                 }
                 let destination = Destination::Exchange(destination);
+                let arguments = arguments::sorted(&arguments)?;
                 (Binding { source, destination, routing_key, arguments }, no_wait, EffectKind::ExchangeBindOk)
             }
             _ => return Ok(()),
@@ -49,18 +52,23 @@ impl Core {
             Command::QueueUnbind { queue, exchange, routing_key, arguments } => {
                 let (queue, routing_key) = self.resolve_with_key(origin, queue, routing_key)?;
                 refuse_default_exchange(&exchange)?;
-                let mut binding = None;
+                let arguments = arguments::sorted(&arguments)?;
+                let mut bound = None;
                 if let Ok(queue) = self.queue_named(&queue) {
-                    refuse_locked(queue, origin)?;
                     let destination = Destination::Queue(queue.id);
-                    binding = Some(Binding { source: exchange, destination, routing_key, arguments });
+                    let binding = Binding { source: exchange, destination, routing_key, arguments };
+                    if self.is_bound(&binding) {
+                        refuse_locked(queue, origin)?;
+                        bound = Some(binding);
+                    }
                 }
-                (binding, false, EffectKind::QueueUnbindOk)
+                (bound, false, EffectKind::QueueUnbindOk)
             }
             Command::ExchangeUnbind { destination, source, routing_key, no_wait, arguments } => {
                 refuse_default_exchange(&destination)?;
                 refuse_default_exchange(&source)?;
                 let destination = Destination::Exchange(destination);
+                let arguments = arguments::sorted(&arguments)?;
                 let binding = Binding { source, destination, routing_key, arguments };
                 (Some(binding), no_wait, EffectKind::ExchangeUnbindOk)
             }
@@ -83,13 +91,13 @@ impl Core {
         let exchange = self.state.exchanges.get(source).ok_or_else(|| error::no_exchange(source))?;
         let table = arguments::decode(arguments).ok_or_else(error::malformed_table)?;
         match table.get("x-match") {
-            Some(mode) if exchange.spec.kind == ExchangeKind::Headers => match mode.as_bytes() {
-                Some(mode) if HeaderMatch::is_valid_mode(mode) => Ok(()),
-                Some(mode) => Err(error::precondition_failed(format!(
+            Some(mode) if exchange.spec.kind == ExchangeKind::Headers => match mode {
+                FieldValue::Text(mode) if HeaderMatch::is_valid_mode(mode) => Ok(()),
+                FieldValue::Text(mode) => Err(error::precondition_failed(format!(
                     "Invalid x-match field value <<{:?}>>; expected all, any, all-with-x, or any-with-x",
                     String::from_utf8_lossy(mode)
                 ))),
-                None => Err(error::precondition_failed(format!(
+                mode => Err(error::precondition_failed(format!(
                     "Invalid x-match field type {} (value {mode}); expected longstr",
                     mode.type_name()
                 ))),

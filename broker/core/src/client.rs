@@ -97,7 +97,8 @@ impl Core {
             Command::BasicReject { delivery_tag, requeue } => {
                 self.settle(origin, delivery_tag, false, Settlement::of_nack(requeue))
             }
-            Command::BasicRecover { requeue } => self.recover(origin, requeue, out),
+            Command::BasicRecover { requeue } => self.recover(origin, requeue, false, out),
+            Command::BasicRecoverAsync { requeue } => self.recover(origin, requeue, true, out),
             Command::ConfirmSelect { no_wait } => {
                 self.channel_mut(origin).confirms.get_or_insert_default();
                 self.reply_unless(no_wait, origin, EffectKind::ConfirmSelectOk, out);

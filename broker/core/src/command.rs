@@ -115,6 +115,10 @@ pub enum Command {
     BasicRecover {
         requeue: bool,
     },
+    /// The same without an answer.
+    BasicRecoverAsync {
+        requeue: bool,
+    },
     ConfirmSelect {
         no_wait: bool,
     },

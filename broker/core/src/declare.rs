@@ -72,6 +72,7 @@ impl Core {
             }
             None => {
                 refuse_reserved_name("exchange", &wanted.name)?;
+                arguments::check_exchange_name(ALTERNATE_EXCHANGE, &table, &error::exchange(&wanted.name))?;
                 self.write(Record::ExchangeDeclare(wanted), out)
             }
         };

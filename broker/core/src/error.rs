@@ -135,6 +135,7 @@ pub(crate) fn method_id(command: &Command) -> MethodId {
         Command::BasicGet { .. } => (60, 70),
         Command::BasicAck { .. } => (60, 80),
         Command::BasicReject { .. } => (60, 90),
+        Command::BasicRecoverAsync { .. } => (60, 100),
         Command::BasicRecover { .. } => (60, 110),
         Command::BasicNack { .. } => (60, 120),
         Command::ConfirmSelect { .. } => (85, 10),

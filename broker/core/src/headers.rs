@@ -40,11 +40,22 @@ impl HeaderMatch {
     }
 }
 
-/// By value: clients differ in the width they give an integer.
+/// By value: clients differ in the type they give a number, and in how they send text.
 fn same(wanted: &FieldValue, found: &FieldValue) -> bool {
-    match (wanted.as_int(), found.as_int()) {
+    let is_whole = |value, float: f64| arguments::whole(value).is_some_and(|whole| whole as f64 == float);
+    match (float(wanted), float(found)) {
         (Some(wanted), Some(found)) => wanted == found,
-        _ => wanted == found,
+        (Some(wanted), None) => is_whole(found, wanted),
+        (None, Some(found)) => is_whole(wanted, found),
+        (None, None) => arguments::same_value(wanted, found),
+    }
+}
+
+fn float(value: &FieldValue) -> Option<f64> {
+    match value {
+        FieldValue::F32(value) => Some(f64::from(*value)),
+        FieldValue::F64(value) => Some(*value),
+        _ => None,
     }
 }
 
@@ -88,10 +99,15 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_without_a_value_asks_for_presence_and_integers_compare_by_value() {
+    fn an_argument_without_a_value_asks_for_presence_and_numbers_and_texts_compare_by_value() {
         assert!(matches(&[("a", FieldValue::Void)], &[("a", text("whatever"))]));
         assert!(!matches(&[("a", FieldValue::Void)], &[]));
         assert!(matches(&[("n", FieldValue::I32(7))], &[("n", FieldValue::I64(7))]));
         assert!(!matches(&[("n", FieldValue::I32(7))], &[("n", text("7"))]));
+        assert!(matches(&[("n", FieldValue::I32(7))], &[("n", FieldValue::F64(7.0))]));
+        assert!(matches(&[("n", FieldValue::F32(7.0))], &[("n", FieldValue::Timestamp(7))]));
+        assert!(!matches(&[("n", FieldValue::F64(7.5))], &[("n", FieldValue::I32(7))]));
+        assert!(!matches(&[("n", FieldValue::I32(1))], &[("n", FieldValue::Bool(true))]));
+        assert!(matches(&[("n", text("7"))], &[("n", FieldValue::Binary(Bytes::from_static(b"7")))]));
     }
 }

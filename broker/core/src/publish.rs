@@ -47,9 +47,6 @@ impl Core {
                 return Err(error::internal_exchange(&publish.exchange));
             }
         }
-        if let Some(expiration) = properties.expiration() {
-            arguments::check_expiration(&expiration.to_text())?;
-        }
         if let Some(claimed) = properties.user_id() {
             let user = self.connections.get(&origin.connection).map_or("", |connection| &connection.info.user);
             if claimed.as_bytes() != user.as_bytes() {
@@ -57,6 +54,9 @@ impl Core {
                     "user_id property set to '{claimed}' but authenticated user was '{user}'"
                 )));
             }
+        }
+        if let Some(expiration) = properties.expiration() {
+            arguments::check_expiration(&expiration.to_text())?;
         }
         Ok(())
     }

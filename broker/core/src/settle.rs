@@ -79,12 +79,18 @@ impl Core {
     }
 
     /// `basic.recover`: everything unacknowledged on the channel goes back to its queues.
-    pub(crate) fn recover(&mut self, origin: Origin, requeue: bool, out: &mut Outputs) -> Result<(), Failure> {
+    pub(crate) fn recover(
+        &mut self,
+        origin: Origin,
+        requeue: bool,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
         if !requeue {
             return Err(error::not_implemented("requeue=false"));
         }
         self.settle(origin, DeliveryTag(0), true, Settlement::Requeue)?;
-        self.reply(origin, EffectKind::BasicRecoverOk, out);
+        self.reply_unless(no_wait, origin, EffectKind::BasicRecoverOk, out);
         Ok(())
     }
 

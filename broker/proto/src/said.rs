@@ -51,12 +51,7 @@ impl Said {
 ///
 /// # Errors
 /// If it is another's, or says what no broker says.
-pub fn read(
-    status: &wire::Status,
-    cluster: &str,
-    asked: &ReplicaName,
-    now: Duration,
-) -> Result<Said, ReadError> {
+pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Duration) -> Result<Said, ReadError> {
     if status.cluster != cluster {
         return Err(ReadError::WrongCluster(status.cluster.chars().take(80).collect()));
     }

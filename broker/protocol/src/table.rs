@@ -376,8 +376,8 @@ impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bool(value) => write!(f, "{value}"),
-            Self::F32(value) => write!(f, "{value}"),
-            Self::F64(value) => write!(f, "{value}"),
+            Self::F32(value) => write!(f, "{value:?}"),
+            Self::F64(value) => write!(f, "{value:?}"),
             Self::Decimal { scale, value } => write!(f, "{value}e-{scale}"),
             Self::Text(bytes) => f.write_str(&String::from_utf8_lossy(bytes)),
             Self::Binary(bytes) => write!(f, "{} octets", bytes.len()),

@@ -231,6 +231,9 @@ fn content_out_of_order_is_505() {
     let publish = method_frame(1, basic::Publish::default());
     check_hard(&header_frame(1, 5, &[0, 0]), 505, "expected method frame, got a content frame");
     check_hard(&frame(3, 1, b"x"), 505, "expected method frame, got a content frame");
+    let mut raw = Raw::open();
+    raw.send(&header_frame(1, 5, &[0, 0]));
+    assert_eq!(raw.refusal().3, (0, 0), "no method is to blame");
     check_hard(&frame(3, 3, b"x"), 505, "content frame on channel 3, which is not open");
     check_hard(&frame(3, 0, b"x"), 505, "content frame on channel 0 without a publish");
     check_hard(&[publish.clone(), publish.clone()].concat(), 505, "expected content header, got another frame");

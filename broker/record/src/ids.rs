@@ -313,7 +313,13 @@ mod tests {
 
     #[test]
     fn what_is_no_identity_is_refused() {
-        for text in ["", "a", "a/b/c", "/00000000000000000000000000000abc/0000000000000007", "a/+0000000000000000000000000000abc/1"] {
+        for text in [
+            "",
+            "a",
+            "a/b/c",
+            "/00000000000000000000000000000abc/0000000000000007",
+            "a/+0000000000000000000000000000abc/1",
+        ] {
             assert!(text.parse::<Identity>().is_err(), "{text}");
             assert!(text.parse::<Member>().is_err(), "{text}");
         }

@@ -12,7 +12,9 @@ mod wire;
 
 pub use body::{Body, Rope};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
-pub use ids::{Epoch, Identity, Index, Member, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, ParseIdError};
+pub use ids::{
+    Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,
+};
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, Message, QueueSpec, Record, RecordError,
 };

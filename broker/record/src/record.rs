@@ -12,43 +12,81 @@ use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record {
     /// A primary's first record under its epoch (rules 4 and 7).
-    EpochStart { primary: Identity, in_sync: Vec<Member> },
+    EpochStart {
+        primary: Identity,
+        in_sync: Vec<Member>,
+    },
     /// The in-sync set in force from here on, as the Lease has it (rule 7).
-    InSyncSet { members: Vec<Member> },
+    InSyncSet {
+        members: Vec<Member>,
+    },
     ExchangeDeclare(ExchangeSpec),
     /// Its bindings go with it.
-    ExchangeDelete { name: ShortStr },
+    ExchangeDelete {
+        name: ShortStr,
+    },
     /// The queue's id is this record's index.
     QueueDeclare(QueueSpec),
     /// Its messages and bindings go with it.
-    QueueDelete { queue: QueueId },
+    QueueDelete {
+        queue: QueueId,
+    },
     Bind(Binding),
     Unbind(Binding),
     /// The message's id, in each target queue, is this record's index.
-    Publish { targets: Vec<QueueId>, message: Message },
+    Publish {
+        targets: Vec<QueueId>,
+        message: Message,
+    },
     /// These messages leave the queue. Unknown ones are no error: they left before.
-    Dequeue { queue: QueueId, messages: Vec<Index> },
+    Dequeue {
+        queue: QueueId,
+        messages: Vec<Index>,
+    },
     /// These messages were delivered and came back: delivery count + 1, same place in the queue.
-    Requeue { queue: QueueId, messages: Vec<Index> },
+    Requeue {
+        queue: QueueId,
+        messages: Vec<Index>,
+    },
     /// All messages up to and including `up_to` leave the queue, but those in `except` (delivered and not yet acknowledged).
-    Purge { queue: QueueId, up_to: Index, except: Vec<Index> },
+    Purge {
+        queue: QueueId,
+        up_to: Index,
+        except: Vec<Index>,
+    },
 }
 
 /// A piece of a sync point: the state as of one position, by which a replica without the log's beginning starts its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BasePiece {
     /// Opens a base. `epochs`: where each epoch known at `sync_point` began, oldest first.
-    Start { sync_point: Position, epochs: Vec<Position>, in_sync: Vec<Member> },
+    Start {
+        sync_point: Position,
+        epochs: Vec<Position>,
+        in_sync: Vec<Member>,
+    },
     Exchange(ExchangeSpec),
-    Queue { id: QueueId, spec: QueueSpec },
+    Queue {
+        id: QueueId,
+        spec: QueueSpec,
+    },
     Binding(Binding),
     /// The topology is whole; from here on live records and backlog may follow in any order.
     TopologyEnd,
     /// One message of a queue's backlog. Those of one queue come newest first.
-    Message { queue: QueueId, index: Index, delivery_count: u32, message: Message },
-    QueueDone { queue: QueueId },
+    Message {
+        queue: QueueId,
+        index: Index,
+        delivery_count: u32,
+        message: Message,
+    },
+    QueueDone {
+        queue: QueueId,
+    },
     /// The base is whole. `floor`: no earlier index may be the end of this log, since the backlog shows effects up to it.
-    End { floor: Index },
+    End {
+        floor: Index,
+    },
 }
 
 /// What a publisher handed over, unchanged.
@@ -185,7 +223,10 @@ impl BasePiece {
         let w = &mut Writer(out);
         match self {
             Self::Start { sync_point, epochs, in_sync } => {
-                w.u8(Self::START).position(*sync_point).list(epochs, |w, start| _ = w.position(*start)).members(in_sync);
+                w.u8(Self::START)
+                    .position(*sync_point)
+                    .list(epochs, |w, start| _ = w.position(*start))
+                    .members(in_sync);
             }
             Self::Exchange(spec) => write_exchange(w.u8(2), spec),
             Self::Queue { id, spec } => write_queue(w.u8(3).u64(id.0.0), spec),
@@ -311,13 +352,7 @@ fn write_queue(w: &mut Writer<'_>, spec: &QueueSpec) {
 
 fn read_queue(r: &mut Reader) -> Result<QueueSpec, RecordError> {
     let name = r.short()?;
-    Ok(QueueSpec {
-        name,
-        durable: r.bool()?,
-        exclusive: r.bool()?,
-        auto_delete: r.bool()?,
-        arguments: r.bytes()?,
-    })
+    Ok(QueueSpec { name, durable: r.bool()?, exclusive: r.bool()?, auto_delete: r.bool()?, arguments: r.bytes()? })
 }
 
 fn write_binding(w: &mut Writer<'_>, binding: &Binding) {

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, QueueId};
 
 use crate::history::History;
-use crate::message::{Acknowledge, BacklogQueue, Base, Hello, Records, Resume, SyncId, Welcome};
+use crate::message::{Acknowledge, Backlog, BacklogQueue, Base, Hello, Records, Resume, SyncId, Welcome};
 
 /// Queues whose backlog is fetched at the same time: enough to hide a round trip, few enough to leave the live stream room.
 const PARALLEL_FETCHES: usize = 4;
@@ -66,7 +66,11 @@ pub enum BackupOutput {
     Acknowledge(Acknowledge),
     CaughtUp(Index),
     /// Ask the primary for a queue's backlog.
-    Fetch { epoch: Epoch, sync_id: SyncId, queue: QueueId },
+    Fetch {
+        epoch: Epoch,
+        sync_id: SyncId,
+        queue: QueueId,
+    },
     /// End the connection; dial again.
     Close(String),
     /// The half base is of no use: read the old log again, as at a start.
@@ -103,12 +107,24 @@ pub struct CatchUpProgress {
 #[derive(Debug)]
 enum Link {
     /// Not connected since then.
-    Down { since: Duration, reset: bool },
+    Down {
+        since: Duration,
+        reset: bool,
+    },
     /// Hello sent at `asked`; no primary heard since `since`.
-    Greeting { since: Duration, asked: Duration },
+    Greeting {
+        since: Duration,
+        asked: Duration,
+    },
     /// Welcomed; a base must come first.
-    AwaitingBase { primary: Identity, last_heard: Duration },
-    Following { primary: Identity, last_heard: Duration },
+    AwaitingBase {
+        primary: Identity,
+        last_heard: Duration,
+    },
+    Following {
+        primary: Identity,
+        last_heard: Duration,
+    },
 }
 
 /// A base under way.
@@ -272,7 +288,12 @@ impl Backup {
         Ok(())
     }
 
-    pub fn handle_welcome(&mut self, now: Duration, welcome: Welcome, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+    pub fn handle_welcome(
+        &mut self,
+        now: Duration,
+        welcome: Welcome,
+        out: &mut Vec<BackupOutput>,
+    ) -> Result<(), FollowError> {
         let Link::Greeting { .. } = self.link else { return Err(FollowError::OutOfPlace { what: "a welcome" }) };
         self.admit_epoch(welcome.epoch, out)?;
         self.has_followed = true;
@@ -302,7 +323,12 @@ impl Backup {
         Ok(())
     }
 
-    pub fn handle_records(&mut self, now: Duration, records: Records, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+    pub fn handle_records(
+        &mut self,
+        now: Duration,
+        records: Records,
+        out: &mut Vec<BackupOutput>,
+    ) -> Result<(), FollowError> {
         let Link::Following { last_heard, .. } = &mut self.link else {
             return Err(FollowError::OutOfPlace { what: "a record" });
         };
@@ -372,17 +398,13 @@ impl Backup {
         Ok(())
     }
 
-    /// A part of a queue's backlog, newest first. `as_of`: it shows effects of records up to there.
     pub fn handle_backlog(
         &mut self,
         now: Duration,
-        sync_id: SyncId,
-        queue: QueueId,
-        as_of: Index,
-        frames: Vec<Frame>,
-        done: bool,
+        backlog: Backlog,
         out: &mut Vec<BackupOutput>,
     ) -> Result<(), FollowError> {
+        let Backlog { sync_id, queue, as_of, mut frames, done } = backlog;
         let Some(catch_up) = self.catch_up.as_mut().filter(|catch_up| catch_up.sync_id == sync_id) else {
             return Ok(()); // of a catch-up that was given up
         };
@@ -392,7 +414,6 @@ impl Backup {
         catch_up.last_progress = now;
         catch_up.progress.bytes_done += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
         self.floor = self.floor.max(as_of);
-        let mut frames = frames;
         if done {
             catch_up.fetching.swap_remove(place);
             catch_up.progress.queues_done += 1;
@@ -449,7 +470,11 @@ impl Backup {
     ///
     /// # Errors
     /// If the epoch is over already, or the log is not whole (such a store is in no in-sync set).
-    pub fn handle_elected(&mut self, epoch: Epoch, out: &mut Vec<BackupOutput>) -> Result<(History, Index), FollowError> {
+    pub fn handle_elected(
+        &mut self,
+        epoch: Epoch,
+        out: &mut Vec<BackupOutput>,
+    ) -> Result<(History, Index), FollowError> {
         if !self.is_clean() {
             return Err(FollowError::OutOfPlace { what: "an election of a store that is catching up" });
         }

@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn finds_where_two_logs_part() {
         let primary = history(&[(1, 1), (3, 11), (4, 15)], 20);
-        let cases: [(&[(u64, u64)], u64, u64); 8] = [
+        type Starts = &'static [(u64, u64)];
+        let cases: [(Starts, u64, u64); 8] = [
             (&[], 0, 0),
             (&[(1, 1)], 8, 8),                     // lags
             (&[(1, 1)], 12, 10),                   // an old primary with a tail nobody has

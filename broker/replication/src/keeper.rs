@@ -22,9 +22,14 @@ const RETRY_AT_ONCE: Duration = Duration::ZERO;
 pub enum LeaseRequest {
     Read,
     /// Compare-and-swap.
-    Swap { expected: Version, lease: Lease },
+    Swap {
+        expected: Version,
+        lease: Lease,
+    },
     /// The Lease was deleted: as it was (rule 7).
-    Create { lease: Lease },
+    Create {
+        lease: Lease,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,6 +18,8 @@ mod recent;
 pub use backup::{Backup, BackupConfig, BackupOutput, CatchUpProgress, FollowError, RecoveredLog, Session};
 pub use commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
 pub use history::History;
-pub use keeper::{LeaseAnswer, LeaseKeeper, LeaseRequest, KeeperOutput};
-pub use message::{Acknowledge, Base, BacklogQueue, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome};
+pub use keeper::{KeeperOutput, LeaseAnswer, LeaseKeeper, LeaseRequest};
+pub use message::{
+    Acknowledge, Backlog, BacklogQueue, Base, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
+};
 pub use primary::{FollowerStatus, Hold, Primary, PrimaryConfig, PrimaryOutput, StreamId};

@@ -85,3 +85,15 @@ pub struct BacklogQueue {
     pub messages: u64,
     pub bytes: u64,
 }
+
+/// A part of one queue's backlog, newest message first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backlog {
+    pub sync_id: SyncId,
+    pub queue: QueueId,
+    /// It shows effects of records up to there.
+    pub as_of: Index,
+    pub frames: Vec<Frame>,
+    /// Nothing of the queue is left.
+    pub done: bool,
+}

@@ -12,7 +12,7 @@ use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 use crate::commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
 use crate::history::History;
 use crate::message::{
-    Acknowledge, Base, BacklogQueue, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
+    Acknowledge, BacklogQueue, Base, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
 };
 use crate::recent::Recent;
 
@@ -58,9 +58,14 @@ pub enum PrimaryOutput {
     /// A new set is in force: record it in the log (rule 7).
     SetInForce(InSyncSet),
     /// Committed up to the first; publishers may be told up to the second.
-    Committed { committed: Index, confirmable: Index },
+    Committed {
+        committed: Index,
+        confirmable: Index,
+    },
     /// Another primary of a higher epoch exists (rule 5).
-    Demote { epoch: Epoch },
+    Demote {
+        epoch: Epoch,
+    },
     /// A new primary may exist by now: no client may go on here (rule 6).
     CloseClients(String),
     ServeClients,
@@ -69,9 +74,15 @@ pub enum PrimaryOutput {
 /// Why publishers get no confirms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hold {
-    BelowMinInSync { have: usize, need: usize },
+    BelowMinInSync {
+        have: usize,
+        need: usize,
+    },
     /// A member has not acknowledged, and is in the set until the Lease says otherwise.
-    WaitingFor { member: Member, lost: bool },
+    WaitingFor {
+        member: Member,
+        lost: bool,
+    },
     /// It has not yet brought its own log to every member.
     EpochStart,
 }
@@ -318,7 +329,11 @@ impl Primary {
         if !possible && counted {
             // Its store does not hold what a member's must: it leaves the set before it starts anew.
             self.mark_lost(now, member, Duration::ZERO);
-            self.refuse(stream, "the follower's log has parted from this one; it must leave the in-sync set first", out);
+            self.refuse(
+                stream,
+                "the follower's log has parted from this one; it must leave the in-sync set first",
+                out,
+            );
             return;
         }
         let resume = possible && cheap;
@@ -369,7 +384,13 @@ impl Primary {
         self.pump(now, stream, out);
     }
 
-    pub fn handle_acknowledge(&mut self, now: Duration, stream: StreamId, ack: Acknowledge, out: &mut Vec<PrimaryOutput>) {
+    pub fn handle_acknowledge(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        ack: Acknowledge,
+        out: &mut Vec<PrimaryOutput>,
+    ) {
         if ack.epoch > self.epoch {
             out.push(PrimaryOutput::Demote { epoch: ack.epoch });
             return;
@@ -571,7 +592,8 @@ impl Primary {
             let durable = self.commit.durable_on(&follower.member);
             let current = follower.next == end && follower.in_flight_bytes <= JOIN_LAG_BYTES;
             let whole = follower.floor.is_some_and(|floor| durable >= floor) && durable >= self.commit.epoch_start();
-            current && whole && !self.commit.counted().any(|member| *member == follower.member)
+            // A name stands once in a set: its earlier store has to leave before this one joins.
+            current && whole && !self.commit.counted().any(|member| member.name == follower.member.name)
         });
         let Some(newcomer) = ready.map(|follower| follower.member.clone()) else { return };
         if self.commit.await_newcomer(newcomer).is_ok() {

@@ -42,6 +42,8 @@ pub(super) struct Connection {
     inbox: mpsc::UnboundedReceiver<Outgoing>,
     /// The core knows this connection.
     registered: bool,
+    /// Who has logged in.
+    user: String,
     blocked: bool,
     ended: bool,
 }
@@ -66,6 +68,7 @@ impl Connection {
             outbox,
             inbox,
             registered: false,
+            user: String::new(),
             blocked: false,
             ended: false,
         }
@@ -84,6 +87,7 @@ impl Connection {
             let may_send = !self.publishes || *flow.borrow() == Flow::Open;
             let has_commands = !self.commands.is_empty();
             let may_read = !has_commands && !self.protocol.is_closed();
+            let (told, is_open) = (self.blocked, self.protocol.is_open());
             let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
             let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
             let output = self.protocol.output();
@@ -122,7 +126,7 @@ impl Connection {
                     self.protocol.handle_timeout(now);
                     self.drain_events().await;
                 }
-                changed = flow.changed(), if !may_send || self.blocked => {
+                changed = flow_turns(&mut flow, told || !may_send), if told || !may_send || is_open => {
                     if changed.is_err() { return self.end().await }
                 }
             }
@@ -213,12 +217,15 @@ impl Connection {
         let user = String::from_utf8_lossy(&credentials.user).into_owned();
         if verified.unwrap_or(false) {
             tracing::debug!(peer = %self.peer, %user, "logged in");
+            self.user = user;
             self.protocol.accept_authentication(self.now());
         } else {
             self.amqp.metrics.refused_logins.inc();
             tracing::warn!(peer = %self.peer, %user, "login refused: wrong user or password");
             let mechanism = convert::text_of(mechanism);
-            let text = format!("Login was refused using authentication mechanism {mechanism}");
+            let text = format!(
+                "Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
+            );
             self.protocol.refuse_authentication(self.now(), &text);
         }
     }
@@ -230,7 +237,7 @@ impl Connection {
             return self.protocol.close_connection(self.now(), ReplyCode::NotAllowed, &text, cause);
         }
         let info = ConnectionInfo {
-            user: String::new(),
+            user: self.user.clone(),
             consumer_cancel_notify: self.protocol.client_capability("consumer_cancel_notify"),
         };
         let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone() };
@@ -304,6 +311,15 @@ async fn read_some<R: AsyncRead + Unpin>(from: &mut R, buffer: &mut BytesMut, wa
         buffer.reserve(wanted);
     }
     from.read_buf(buffer).await
+}
+
+/// Whatever change there is to one that waits for it; to others only that publishes are held for long: whoever has published
+/// just before wonders where the confirm is.
+async fn flow_turns(flow: &mut watch::Receiver<Flow>, waits: bool) -> Result<(), watch::error::RecvError> {
+    if waits {
+        return flow.changed().await;
+    }
+    flow.wait_for(|flow| matches!(flow, Flow::Blocked(_))).await.map(|_| ())
 }
 
 async fn sleep_until(at: Option<Instant>) {

@@ -83,7 +83,7 @@ pub(super) fn command(method: Method) -> Option<Command> {
         }
         Method::BasicReject(m) => Command::BasicReject { delivery_tag: tag(m.delivery_tag), requeue: m.requeue },
         Method::BasicRecover(m) => Command::BasicRecover { requeue: m.requeue },
-        Method::BasicRecoverAsync(m) => Command::BasicRecover { requeue: m.requeue },
+        Method::BasicRecoverAsync(m) => Command::BasicRecoverAsync { requeue: m.requeue },
         Method::ConfirmSelect(m) => Command::ConfirmSelect { no_wait: m.no_wait },
         Method::TxSelect(_) => Command::TxSelect,
         Method::TxCommit(_) => Command::TxCommit,

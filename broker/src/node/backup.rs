@@ -122,8 +122,9 @@ impl Node {
                     }
                 });
             }
-            UpstreamEvent::Backlog { sync_id, queue, as_of, frames, done } => self
-                .with_backup(|backup, now, out| backup.handle_backlog(now, sync_id, queue, as_of, frames, done, out)),
+            UpstreamEvent::Backlog(backlog) => {
+                self.with_backup(|backup, now, out| backup.handle_backlog(now, backlog, out));
+            }
             UpstreamEvent::Closed { reset, reason } => {
                 if role.backup.primary().is_some() {
                     tracing::warn!("the connection to the primary ended: {reason}");

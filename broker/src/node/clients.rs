@@ -84,8 +84,10 @@ impl Node {
             let Some(client) = self.clients.get_mut(&id) else { continue };
             let bytes: usize = client.waiting.iter().map(cost).sum();
             let before = client.outbox.pending_bytes.fetch_add(bytes, Ordering::AcqRel);
+            // Said before they are handed over: a task that has written them all by then would find nothing to report.
+            let congests = before + bytes > CONGESTED_BYTES && !client.outbox.congested.swap(true, Ordering::AcqRel);
             _ = client.outbox.sender.send(Outgoing::Effects(std::mem::take(&mut client.waiting)));
-            if before + bytes > CONGESTED_BYTES && !client.outbox.congested.swap(true, Ordering::AcqRel) {
+            if congests {
                 self.core.handle_writable(id, false, &mut self.out);
             }
         }

@@ -7,7 +7,7 @@ use tokio::sync::{mpsc, oneshot};
 use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
 use understudy_election::{Lease, Version};
 use understudy_record::{Epoch, Frame, Index, QueueId, ReplicaName};
-use understudy_replication::{Acknowledge, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
+use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
 use crate::journal_thread::Writer;
 use crate::recovery::Recovered;
@@ -125,13 +125,7 @@ pub(crate) enum ToPrimary {
 pub(crate) enum UpstreamEvent {
     Connected(mpsc::UnboundedSender<ToPrimary>),
     Message(PrimaryMessage),
-    Backlog {
-        sync_id: SyncId,
-        queue: QueueId,
-        as_of: Index,
-        frames: Vec<Frame>,
-        done: bool,
-    },
+    Backlog(Backlog),
     /// `reset`: the connection broke or was refused, rather than fell silent.
     Closed {
         reset: bool,

@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use understudy_proto as wire;
 use understudy_proto::replica_client::ReplicaClient;
 use understudy_record::{Epoch, Index, QueueId, ReplicaName};
-use understudy_replication::SyncId;
+use understudy_replication::{Backlog, SyncId};
 
 use super::convert;
 use super::{MAX_MESSAGE_BYTES, Tls};
@@ -145,7 +145,7 @@ impl UpstreamShared {
             let chunk = chunk.ok_or("the primary ended it before its end")?;
             let frames = convert::frames(chunk.pieces).map_err(|error| error.to_string())?;
             let (as_of, done) = (Index(chunk.as_of), chunk.done);
-            self.say(link, UpstreamEvent::Backlog { sync_id, queue, as_of, frames, done }).await;
+            self.say(link, UpstreamEvent::Backlog(Backlog { sync_id, queue, as_of, frames, done })).await;
             if done {
                 return Ok(());
             }

@@ -39,7 +39,7 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
         false,
     ),
     ("understudy-bench", &["understudy-protocol", "understudy-record"], false),
-    ("understudy-e2e", &["understudy-bench", "understudy-crds", "understudy-protocol"], false),
+    ("understudy-e2e", &["understudy-bench", "understudy-crds", "understudy-record"], false),
 ];
 
 /// What a pure crate must not know.

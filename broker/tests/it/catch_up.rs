@@ -44,6 +44,33 @@ fn a_backup_whose_disk_was_lost_catches_up_under_load_and_has_everything() {
 }
 
 #[test]
+fn a_backup_that_is_back_with_a_new_disk_before_its_old_one_has_left_the_set_joins_after_it() {
+    let mut cluster = Cluster::start();
+    let [backup, _] = cluster.backups();
+    let primary = cluster.primary();
+    let mut client = cluster.client();
+    client.declare("work").unwrap();
+    client.select_confirms();
+    let store = |cluster: &Cluster| {
+        let lease = std::fs::read_to_string(cluster.lease_file()).unwrap();
+        let at = lease.rfind(&format!("\"{}/", cluster.name(backup))).expect("the backup is in the set");
+        lease[at..].lines().next().unwrap().to_owned()
+    };
+    // Which of the two the primary gets to first is a matter of milliseconds.
+    for _ in 0..4 {
+        let old = store(&cluster);
+        cluster.brokers[backup].kill();
+        std::fs::remove_dir_all(&cluster.brokers[backup].settings.data).unwrap();
+        cluster.brokers[backup].restart();
+        cluster.brokers[backup].await_ready();
+        cluster.await_all_in_sync();
+        assert_ne!(store(&cluster), old, "it is in the set as what it is no longer");
+        client.publish_confirmed("work", "1").unwrap();
+        assert_eq!(cluster.primary(), primary);
+    }
+}
+
+#[test]
 fn a_message_of_20_mb_is_on_every_replica_also_through_a_catch_up() {
     let mut cluster = Cluster::start();
     let body: Vec<u8> = (0..20 << 20).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

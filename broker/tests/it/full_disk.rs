@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use understudy_protocol::ClientConfig;
+
 use crate::harness::{Broker, Client, Cluster, Places, Settings, drain_numbers, write_certificates};
 
 /// A mount namespace with a small disk at one directory; it lives as long as its first process.
@@ -182,12 +184,8 @@ impl Ledger {
             if done(cluster, published) {
                 return;
             }
-            let open = client.get_or_insert_with(|| {
-                let mut client = cluster.client();
-                client.declare("work").unwrap();
-                client.select_confirms();
-                client
-            });
+            let Some(open) = client.take().or_else(|| connect(cluster)) else { continue };
+            let open = client.insert(open);
             let body = format!("{}{}", self.next, " ".repeat(PADDING));
             match open.publish_confirmed("work", body) {
                 Ok(()) => {
@@ -200,4 +198,12 @@ impl Ledger {
         }
         panic!("{published} messages, and still not done");
     }
+}
+
+/// `None` if the primary went away meanwhile.
+fn connect(cluster: &Cluster) -> Option<Client> {
+    let mut client = Client::connect(cluster.brokers[cluster.primary()].amqp(), ClientConfig::default()).ok()?;
+    client.declare("work").ok()?;
+    client.select_confirms();
+    Some(client)
 }

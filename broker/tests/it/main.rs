@@ -8,6 +8,7 @@ mod bad_clients;
 mod bad_surroundings;
 mod catch_up;
 mod chaos;
+mod consumers;
 mod durability;
 mod exclusive_queues;
 mod failover;

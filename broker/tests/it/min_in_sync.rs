@@ -17,6 +17,7 @@ fn below_min_in_sync_publishers_wait_and_consumers_do_not() {
         cluster.brokers[backup].kill();
     }
     cluster.await_set(&[primary]);
+    // Without having sent anything, and without a heartbeat.
     let reason = publisher.await_blocked();
     assert!(reason.contains("1 replicas in sync, minInSync is 2"), "{reason}");
     assert_eq!(cluster.primary(), primary);

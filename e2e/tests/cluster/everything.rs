@@ -16,7 +16,7 @@ async fn all_pods_are_deleted() {
         survives(&cluster, "all pods deleted (longest silence)", async {
             let pods = cluster.api::<Pod>();
             pods.delete_collection(&DeleteParams::default(), &ListParams::default()).await?;
-            Ok(())
+            Ok(Failure::now())
         })
         .await
     })
@@ -36,13 +36,12 @@ async fn all_processes_are_killed() {
 }
 
 /// One queue is consumed all the while; another one holds its messages over the end of everything.
-async fn survives(cluster: &Cluster, scenario: &str, end: impl Future<Output = Result<()>>) -> Result<()> {
+async fn survives(cluster: &Cluster, scenario: &str, end: impl Future<Output = Result<Failure>>) -> Result<()> {
     let target = cluster.target().await?;
     let kept = Load::start_backlog(&target, "kept").await?;
     let load = Load::start(&target, "work").await?;
     let epoch = cluster.epoch().await?;
-    end.await?;
-    let failure = Failure::now();
+    let failure = end.await?;
     // Pods that are deleted serve for another moment: the longest silence is what a client feels either way.
     load.recovery(failure).await?;
     kept.recovery(failure).await?;

@@ -17,8 +17,7 @@ async fn the_primary_is_killed() {
             let target = cluster.target().await?;
             let load = Load::start(&target, "work").await?;
             let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
-            kill_process(&cluster, &[primary.name.to_string()]).await?;
-            let failure = Failure::now();
+            let failure = kill_process(&cluster, &[primary.name.to_string()]).await?;
             let gap = load.recovery(failure).await?;
             let heir = cluster.primary().await?;
             ensure!(heir != primary, "a process that was killed is still the primary");

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use serde_json::json;
 use understudy_crds::ConditionStatus;
 use understudy_e2e::{
-    ApiOutage, Failure, Goal, Load, Outage, Parting, RATE, Row, eventually, lead_from, node_of, operator_node,
-    with_temp_ns,
+    ApiOutage, Failure, Goal, Load, Outage, Parting, RATE, Row, eventually, kill_process, lead_from, node_of,
+    operator_node, with_temp_ns,
 };
 
-use crate::{PATIENCE, small};
+use crate::{PATIENCE, recovered, small};
 
 /// Rule 6: while the primary hears every member of the set, nobody else can have been elected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -26,12 +27,23 @@ async fn an_outage_of_the_api_server_costs_nothing() {
         let failure = Failure::now();
         load.confirms(OUTAGE_SECONDS * RATE, PATIENCE).await?;
         outage.end()?;
-        let status = cluster.ready().await?;
         load.confirms(RATE, PATIENCE).await?;
         let aftermath = load.finish().await?;
         ensure!(cluster.primary().await? == primary && cluster.epoch().await? == epoch, "the primary changed");
         let gap = aftermath.longest_silence;
         let scenario = "API server down (longest silence)";
+        Row { scenario, failure, gap, goal: Goal::KilledProcess }.write(&aftermath.account, &cluster.ready().await?)?;
+
+        // The operator is all there again: it sees a changed spec, and a death.
+        cluster.patch(json!({ "primary": { "preferred": cluster.pod_names(3)[0] } })).await?;
+        cluster.ready().await?;
+        let load = Load::start(&cluster.target().await?, "work").await?;
+        let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
+        let failure = kill_process(&cluster, &[primary.name.to_string()]).await?;
+        let gap = load.recovery(failure).await?;
+        let aftermath = load.finish().await?;
+        let status = recovered(&cluster, epoch, &aftermath).await?;
+        let scenario = "primary's process killed after that";
         Row { scenario, failure, gap, goal: Goal::KilledProcess }.write(&aftermath.account, &status)
     })
     .await;

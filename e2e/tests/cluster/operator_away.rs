@@ -1,7 +1,7 @@
 //! Failover does not need the operator.
 
 use anyhow::ensure;
-use understudy_e2e::{Failure, Goal, Load, OperatorPause, Row, kill_process, with_temp_ns};
+use understudy_e2e::{Goal, Load, OperatorPause, Row, kill_process, with_temp_ns};
 
 use crate::{recovered, small};
 
@@ -14,8 +14,7 @@ async fn the_primary_is_killed_without_an_operator() {
         let load = Load::start(&cluster.target().await?, "work").await?;
         let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
         let pause = OperatorPause::begin(&space.client).await?;
-        kill_process(&cluster, &[primary.name.to_string()]).await?;
-        let failure = Failure::now();
+        let failure = kill_process(&cluster, &[primary.name.to_string()]).await?;
         let gap = load.recovery(failure).await?;
         ensure!(cluster.epoch().await? > epoch, "the epoch did not change");
         ensure!(cluster.primary().await? != primary, "a process that was killed is still the primary");

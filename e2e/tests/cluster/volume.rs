@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use serde_json::json;
-use understudy_e2e::{Failure, Goal, Load, Row, eventually, kill_process, with_temp_ns};
+use understudy_e2e::{Goal, Load, Row, eventually, kill_process, with_temp_ns};
 
 use crate::{PATIENCE, recovered, small};
 
@@ -36,8 +36,7 @@ async fn a_backup_without_its_volume_catches_up() {
         cluster.patch(json!({ "primary": { "preferred": backup } })).await?;
         cluster.ready().await?;
         let (primary, epoch) = (cluster.primary().await?, cluster.epoch().await?);
-        kill_process(&cluster, &[primary.name.to_string()]).await?;
-        let failure = Failure::now();
+        let failure = kill_process(&cluster, &[primary.name.to_string()]).await?;
         let gap = load.recovery(failure).await?;
         kept.recovery(failure).await?;
         let heir = cluster.primary().await?;

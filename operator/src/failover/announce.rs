@@ -1,6 +1,7 @@
 //! Events on the BrokerCluster, for people: each change of primary, each election that cannot be held. Lost if the API server
 //! does not take them: nothing depends on them.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -15,10 +16,13 @@ const PUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The API server refuses longer ones.
 const MAX_NOTE_CHARS: usize = 1_000;
 
-#[derive(Clone)]
 pub(super) struct Announcer {
-    recorder: Recorder,
+    client: Client,
+    reporter: Reporter,
     cluster: ObjectReference,
+    /// A recorder counts events of the same reason together, whatever they say, and keeps the first one's words. So each
+    /// text gets its own, and only repetitions of the last text are counted.
+    last: Mutex<Option<(String, Recorder)>>,
 }
 
 impl Announcer {
@@ -33,7 +37,7 @@ impl Announcer {
             uid: Some(cluster.uid.clone()),
             ..ObjectReference::default()
         };
-        Self { recorder: Recorder::new(client, reporter), cluster }
+        Self { client, reporter, cluster, last: Mutex::new(None) }
     }
 
     pub(super) fn normal(&self, reason: &str, action: &str, note: String) {
@@ -46,15 +50,27 @@ impl Announcer {
 
     fn publish(&self, type_: EventType, reason: &str, action: &str, note: String) {
         tracing::info!(cluster = self.cluster.name, namespace = self.cluster.namespace, reason, note, "event");
-        let note = note.chars().take(MAX_NOTE_CHARS).collect();
+        let note: String = note.chars().take(MAX_NOTE_CHARS).collect();
+        let (recorder, cluster) = (self.recorder(&note), self.cluster.clone());
         let event = Event { type_, reason: reason.into(), note: Some(note), action: action.into(), secondary: None };
-        let this = self.clone();
         tokio::spawn(async move {
-            match timeout(PUBLISH_TIMEOUT, this.recorder.publish(&event, &this.cluster)).await {
+            match timeout(PUBLISH_TIMEOUT, recorder.publish(&event, &cluster)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => tracing::debug!(%error, "event not published"),
                 Err(_) => tracing::debug!("event not published: no answer"),
             }
         });
+    }
+
+    fn recorder(&self, note: &str) -> Recorder {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some((said, recorder)) if said == note => recorder.clone(),
+            _ => {
+                let recorder = Recorder::new(self.client.clone(), self.reporter.clone());
+                *last = Some((note.to_owned(), recorder.clone()));
+                recorder
+            }
+        }
     }
 }

@@ -8,8 +8,8 @@ use understudy_proto as wire;
 use understudy_record::{Identity, ProcessId, ReplicaName, StoreId};
 
 use super::pods::PodFacts;
-use understudy_proto::wire_identity;
 use super::sight::Sight;
+use understudy_proto::wire_identity;
 
 /// Three replicas, `orders-0` the primary of epoch 1, all in sync, all heard at second 10.
 pub(crate) struct Scene {

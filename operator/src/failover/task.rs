@@ -28,11 +28,11 @@ use super::endpoint::PrimaryAddress;
 use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
-use understudy_proto::wire_identity;
 use super::roll::RollStep;
 use super::sight::Sight;
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::{self, CHANGES_EVERY};
+use understudy_proto::wire_identity;
 
 /// An election's request to the API server; longer than a busy server takes, shorter than the Lease lasts.
 pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -197,7 +197,7 @@ impl Task {
         let cluster = self.cluster();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let config = watcher::Config::default().labels(&selector_text(&cluster.name));
-        watcher(api, config).default_backoff().boxed()
+        watcher(api, config).backoff(crate::watch_retry::WatchRetry).boxed()
     }
 
     pub(super) fn cluster(&self) -> &ValidatedCluster {

@@ -151,14 +151,31 @@ fn bad_arguments_406() {
         declare_with("n", "", arguments(&[("x-queue-type", text_value("pile"))])),
         publish_with("", "q", "", "", &properties("later", "guest")),
         publish_with("", "q", "", "", &properties("1000", "root")),
+        publish_with("", "q", "", "", &properties("later", "root")),
+        publish_with("", "q", "", "", &properties("-1", "guest")),
         bind_with("q", "amq.headers", "", match_by("some")),
+        bind_with("q", "amq.headers", "", arguments(&[("x-match", FieldValue::Binary("all".into()))])),
+        Command::ExchangeDeclare {
+            name: short("ae"),
+            kind: short("fanout"),
+            passive: false,
+            durable: false,
+            auto_delete: false,
+            internal: false,
+            no_wait: false,
+            arguments: arguments(&[("alternate-exchange", FieldValue::I32(5))]),
+        },
     ];
     expect![[r#"
         channel.close 406 PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'n' in vhost '/': "expected integer, got longstr" (50,10)
         channel.close 406 PRECONDITION_FAILED - invalid arg 'x-queue-type' for queue 'n' in vhost '/': "unsupported queue type 'pile'" (50,10)
         channel.close 406 PRECONDITION_FAILED - invalid expiration 'later': no_integer (60,40)
         channel.close 406 PRECONDITION_FAILED - user_id property set to 'root' but authenticated user was 'guest' (60,40)
+        channel.close 406 PRECONDITION_FAILED - user_id property set to 'root' but authenticated user was 'guest' (60,40)
+        channel.close 406 PRECONDITION_FAILED - invalid expiration '-1': {value_negative,-1} (60,40)
         channel.close 406 PRECONDITION_FAILED - Invalid x-match field value <<"some">>; expected all, any, all-with-x, or any-with-x (50,20)
+        channel.close 406 PRECONDITION_FAILED - Invalid x-match field type binary (value 3 octets); expected longstr (50,20)
+        channel.close 406 PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange 'ae' in vhost '/' (40,10)
     "#]].assert_eq(&refusals(commands));
 }
 

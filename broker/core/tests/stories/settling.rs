@@ -113,6 +113,22 @@ fn recover_gives_everything_back_and_without_requeue_it_is_not_implemented() {
 }
 
 #[test]
+fn recover_async_is_recover_without_an_answer() {
+    let mut story = with_deliveries();
+    story.say(1, 1, [ack_to(4), Command::BasicRecoverAsync { requeue: true }]).expect(expect![[r#"
+        log 9 dequeue 3 5 7 from #1
+        log 10 dequeue 4 from #2
+        log 11 requeue 6 8 in #2
+        1/1 > deliver 7 to b: 'b2' redelivered
+        1/1 > deliver 8 to b: 'b3' redelivered
+    "#]]);
+    story.say(1, 1, [Command::BasicRecoverAsync { requeue: false }]).expect(expect![[r#"
+        log 12 requeue 6 8 in #2
+        1/1 > connection.close 540 NOT_IMPLEMENTED - requeue=false (60,100)
+    "#]]);
+}
+
+#[test]
 fn nothing_is_held_back_by_a_reject_without_requeue() {
     let mut story = with_deliveries();
     story.say(1, 1, [nack(0, true, false)]).expect(expect![[r#"

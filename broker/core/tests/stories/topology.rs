@@ -184,6 +184,31 @@ fn a_binding_made_twice_is_one_and_goes_once() {
         "#]]);
 }
 
+/// Clients that keep arguments in a map write them in another order each time.
+#[test]
+fn the_order_of_a_binding_s_arguments_says_nothing() {
+    let (a, b, all) = (("a", text_value("1")), ("b", text_value("2")), ("x-match", text_value("all")));
+    let unbind = Command::QueueUnbind {
+        queue: short("q"),
+        exchange: short("amq.headers"),
+        routing_key: short(""),
+        arguments: arguments(&[all.clone(), b.clone(), a.clone()]),
+    };
+    story()
+        .say(1, 1, [declare("q", "")])
+        .say(1, 1, [bind_with("q", "amq.headers", "", arguments(&[b.clone(), all.clone(), a.clone()]))])
+        .say(1, 1, [bind_with("q", "amq.headers", "", arguments(&[a, b, all])), unbind])
+        .expect(expect![[r#"
+            log 1 declare queue q
+            1/1 > queue.declare-ok q, 0 messages, 0 consumers
+            log 2 bind #1 to amq.headers by ''
+            1/1 > queue.bind-ok
+            log 3 unbind #1 to amq.headers by ''
+            1/1 > queue.bind-ok
+            1/1 > queue.unbind-ok
+        "#]]);
+}
+
 #[test]
 fn deleting_what_does_not_exist_succeeds() {
     story()
@@ -234,7 +259,11 @@ fn an_auto_delete_queue_goes_with_its_last_consumer_and_not_before_its_first() {
 #[test]
 fn an_exclusive_queue_is_locked_to_others_until_its_connection_ends() {
     let mut story = story();
-    story.say(1, 1, [declare("mine", "exclusive durable")]).skip();
+    story.say(1, 1, [declare("mine", "exclusive durable"), bind("mine", "amq.fanout", "")]).skip();
+    // What is not bound can be unbound by anyone.
+    story.say(2, 1, [unbind("mine", "amq.direct", "")]).expect(expect![[r#"
+        2/1 > queue.unbind-ok
+    "#]]);
     let others = [
         declare("mine", "passive"),
         declare("mine", "exclusive"),
@@ -260,8 +289,8 @@ fn an_exclusive_queue_is_locked_to_others_until_its_connection_ends() {
         1/1 > channel.close 405 RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'mine' in vhost '/'. It could be originally declared on another connection or the exclusive property value does not match that of the original declaration. (50,10)
     "#]]);
     story.close_connection(1).say(2, 1, [declare("mine", "exclusive")]).expect(expect![[r#"
-        log 2 delete queue #1
-        log 3 declare queue mine exclusive
+        log 3 delete queue #1
+        log 4 declare queue mine exclusive
         2/1 > queue.declare-ok mine, 0 messages, 0 consumers
     "#]]);
 }

@@ -52,12 +52,14 @@ impl ServerConnection {
                 if frame.kind == FrameKind::Method && assembly.is_idle() {
                     return self.handle_channel_method(bytes, frame, next);
                 }
+                // No method began this content, so none is to blame.
+                let cause = if assembly.is_idle() { MethodId::NONE } else { basic::Publish::ID };
                 match assembly.take(bytes, frame, max_size) {
                     Ok(None) => {}
                     Ok(Some(content)) => {
                         self.events.push_back(Event::Publish(frame.channel, Publish::from_content(content)));
                     }
-                    Err(error) => return self.handle_content_error(frame.channel, &error),
+                    Err(error) => return self.handle_content_error(frame.channel, &error, cause),
                 }
                 Ok(())
             }
@@ -130,7 +132,7 @@ impl ServerConnection {
             Ok(read) => read,
             Err(error) => {
                 *next = header.end + 1;
-                return self.handle_content_error(channel, &error);
+                return self.handle_content_error(channel, &error, basic::Publish::ID);
             }
         };
         let body = match whole {
@@ -153,12 +155,12 @@ impl ServerConnection {
     }
 
     /// Too large a message costs the channel, everything else the connection.
-    fn handle_content_error(&mut self, channel: ChannelId, error: &ContentError) -> Result<(), Fault> {
+    fn handle_content_error(&mut self, channel: ChannelId, error: &ContentError, cause: MethodId) -> Result<(), Fault> {
         let (code, text) = (error.reply_code(), error.to_string());
         if code.is_hard() {
-            return Err(Fault::new(code, basic::Publish::ID, text));
+            return Err(Fault::new(code, cause, text));
         }
-        self.close_channel_unasked(channel, code, &text, basic::Publish::ID);
+        self.close_channel_unasked(channel, code, &text, cause);
         self.events.push_back(Event::ChannelFailed { channel, code, text });
         Ok(())
     }

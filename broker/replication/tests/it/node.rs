@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use understudy_election::{Lease, Version};
 use understudy_record::{
-    BasePiece, Body, Epoch, Frame, Identity, Index, Message, Position, ProcessId, QueueId, Record, ReplicaName, ShortStr,
+    BasePiece, Body, Epoch, Frame, Identity, Index, Message, Position, ProcessId, QueueId, Record, ReplicaName,
+    ShortStr,
 };
 use understudy_replication::{
-    Acknowledge, BacklogQueue, Backup, BackupConfig, BackupOutput, Hello, KeeperOutput, LeaseKeeper, LeaseRequest, Primary,
-    PrimaryConfig, PrimaryMessage, PrimaryOutput, RecoveredLog, StreamId, SyncId,
+    Acknowledge, Backlog, BacklogQueue, Backup, BackupConfig, BackupOutput, Hello, KeeperOutput, LeaseKeeper,
+    LeaseRequest, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput, RecoveredLog, StreamId, SyncId,
 };
 
 use crate::store::{Contents, Order, Report, Store, Writer, body_number, number_of};
@@ -35,7 +36,8 @@ pub(crate) enum ToPrimary {
 #[derive(Debug)]
 pub(crate) enum FromPrimary {
     Message(PrimaryMessage),
-    Backlog { sync_id: SyncId, as_of: Index, frames: Vec<Frame>, lowest: Index, done: bool },
+    /// And the lowest index in it.
+    Backlog(Backlog, Index),
 }
 
 /// What a step of a node leads to outside of it.
@@ -280,7 +282,9 @@ impl Node {
         for output in out {
             let Role::Primary(_, keeper) = &mut self.role else { return };
             match output {
-                PrimaryOutput::Send(stream, message) => self.acts.push(Act::Tell(stream, FromPrimary::Message(message))),
+                PrimaryOutput::Send(stream, message) => {
+                    self.acts.push(Act::Tell(stream, FromPrimary::Message(message)))
+                }
                 PrimaryOutput::Close(stream, _) => self.acts.push(Act::Cut(stream)),
                 PrimaryOutput::ReadLog(stream, from) => self.read_log(now, stream, from),
                 PrimaryOutput::TakeBase(stream, sync_id) => self.send_base(now, stream, sync_id),
@@ -347,20 +351,13 @@ impl Node {
             Frame::base(position, primary.committed(), &piece, &mut BytesMut::new())
         });
         let lowest = wanted.last().map_or(before, |(index, _)| *index);
-        let chunk = FromPrimary::Backlog { sync_id, as_of: self.last_index, frames: frames.collect(), lowest, done };
-        self.acts.push(Act::Tell(stream, chunk));
+        let backlog = Backlog { sync_id, queue: QUEUE, as_of: self.last_index, frames: frames.collect(), done };
+        self.acts.push(Act::Tell(stream, FromPrimary::Backlog(backlog, lowest)));
     }
 
-    pub(crate) fn take_backlog(
-        &mut self,
-        now: Duration,
-        sync_id: SyncId,
-        as_of: Index,
-        frames: Vec<Frame>,
-        lowest: Index,
-        done: bool,
-    ) {
-        self.backup(now, |backup, out| backup.handle_backlog(now, sync_id, QUEUE, as_of, frames, done, out).is_ok());
+    pub(crate) fn take_backlog(&mut self, now: Duration, backlog: Backlog, lowest: Index) {
+        let (sync_id, done) = (backlog.sync_id, backlog.done);
+        self.backup(now, |backup, out| backup.handle_backlog(now, backlog, out).is_ok());
         if let Role::Backup(backup) = &self.role
             && !done
         {
@@ -373,7 +370,9 @@ impl Node {
         let Role::Primary(_, keeper) = &mut self.role else { return };
         for output in step(keeper) {
             match output {
-                KeeperOutput::Outcome(outcome) => self.primary(now, |primary, out| primary.handle_outcome(now, outcome, out)),
+                KeeperOutput::Outcome(outcome) => {
+                    self.primary(now, |primary, out| primary.handle_outcome(now, outcome, out))
+                }
                 KeeperOutput::Demoted { .. } => return self.recover(now),
                 KeeperOutput::Trouble(_) => {}
             }

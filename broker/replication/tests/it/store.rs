@@ -145,7 +145,10 @@ impl Store {
                 Order::BeginBase => self.building = Some(Log::default()),
                 Order::CompleteBase(session) => {
                     self.log = self.building.take().expect("a base that is completed was begun");
-                    assert!(self.log.base.as_ref().is_some_and(|base| base.floor.is_some()), "a whole base has its end");
+                    assert!(
+                        self.log.base.as_ref().is_some_and(|base| base.floor.is_some()),
+                        "a whole base has its end"
+                    );
                     self.losses += 1;
                     reports.push(Report::BaseCompleted(session));
                 }

@@ -166,7 +166,8 @@ impl World {
         let node = self.rng.random_range(0..self.nodes.len());
         let member = self.nodes[node].identity().member(false);
         let stores: BTreeSet<_> = self.nodes.iter().map(|node| node.store.id).collect();
-        let alive = |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| stores.contains(&m.store)).count();
+        let alive =
+            |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| stores.contains(&m.store)).count();
         let sets = self.requests.iter().filter_map(|request| match &request.request {
             LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease } => Some(lease.in_sync()),
             LeaseRequest::Read => None,
@@ -359,17 +360,18 @@ impl World {
                 self.bases += 1;
                 self.note(format!("{backup} takes a base of {}", base.sync_point));
             }
-            FromPrimary::Message(M::Welcome(welcome)) => self.note(format!("{backup} is welcomed: {:?}", welcome.resume)),
-            FromPrimary::Backlog { as_of, lowest, frames, done, .. } => {
-                self.note(format!("{backup} takes {} messages as of {as_of} down to {lowest}, done {done}", frames.len()));
+            FromPrimary::Message(M::Welcome(welcome)) => {
+                self.note(format!("{backup} is welcomed: {:?}", welcome.resume))
+            }
+            FromPrimary::Backlog(backlog, lowest) => {
+                let (count, as_of, done) = (backlog.frames.len(), backlog.as_of, backlog.done);
+                self.note(format!("{backup} takes {count} messages as of {as_of} down to {lowest}, done {done}"));
             }
             FromPrimary::Message(_) => {}
         }
         let node = &mut self.nodes[backup];
         match message {
-            FromPrimary::Backlog { sync_id, as_of, frames, lowest, done } => {
-                node.take_backlog(now, sync_id, as_of, frames, lowest, done);
-            }
+            FromPrimary::Backlog(backlog, lowest) => node.take_backlog(now, backlog, lowest),
             FromPrimary::Message(message) => node.backup(now, |backup, out| match message {
                 M::Welcome(welcome) => backup.handle_welcome(now, welcome, out).is_ok(),
                 M::Records(records) => backup.handle_records(now, records, out).is_ok(),
@@ -429,7 +431,8 @@ impl World {
         let waiting: Vec<_> = (0..self.requests.len()).filter(|place| !self.requests[*place].given_up).collect();
         let Some(&place) = waiting.choose(&mut self.rng) else { return };
         self.requests[place].given_up = true;
-        let (node, process, epoch) = (self.requests[place].node, self.requests[place].process, self.requests[place].epoch);
+        let (node, process, epoch) =
+            (self.requests[place].node, self.requests[place].process, self.requests[place].epoch);
         if self.rng.random_bool(0.3) {
             self.requests.swap_remove(place);
         }

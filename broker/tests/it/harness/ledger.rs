@@ -18,6 +18,9 @@ use super::{Client, LOOK_AGAIN, PATIENCE};
 /// Publishes that wait for their confirms.
 const WINDOW: usize = 64;
 
+/// Bytes of a large message.
+const LARGE: usize = 12 << 10;
+
 /// A client that gets no answer for so long tries the next broker.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
@@ -84,7 +87,7 @@ fn publish(brokers: &[SocketAddr], queue: &str, stop: &AtomicBool, confirms: &At
                 break;
             }
             if !done && client.unconfirmed().len() < WINDOW {
-                client.publish(queue, next.to_string());
+                client.publish(queue, body_of(next));
                 next += 1;
                 continue;
             }
@@ -109,6 +112,12 @@ fn publish(brokers: &[SocketAddr], queue: &str, stop: &AtomicBool, confirms: &At
         published.uncertain.extend(uncertain);
     }
     published
+}
+
+/// The number, and now and then a large message.
+fn body_of(number: u64) -> String {
+    let padding = if number.is_multiple_of(8) { LARGE } else { 0 };
+    format!("{number}{}", " ".repeat(padding))
 }
 
 fn connect(to: SocketAddr, queue: &str) -> Option<Client> {
