@@ -74,6 +74,9 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     tokio::spawn(async move { axum::serve(http, crate::http::router(health)).await });
     let grpc = listen(config.grpc_listen, "grpc-listen").await?;
 
+    // Taken for good only when the log has been read; a port that somebody else has is said before anything is touched.
+    drop(listen(config.amqp_listen, "amqp-listen").await?);
+
     let (directory, seed) = (config.data_dir.clone(), config.seed);
     let (journal, recovered) = tokio::task::spawn_blocking(move || open_journal(&directory, seed)).await??;
     let me = Identity { name: config.name.clone(), store: journal.store_id(), process };

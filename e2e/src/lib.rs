@@ -19,7 +19,7 @@ mod wait;
 pub use cluster::Cluster;
 pub use faults::{ApiOutage, Outage, Parting, kill_process, node_of, restore_nodes};
 pub use inside::{InsideAccount, InsideClient, InsideState};
-pub use load::{Aftermath, Load, RATE};
+pub use load::{Aftermath, Load, Published, RATE};
 pub use operator::{OperatorPause, restore_operator};
 pub use placement::{lead_from, operator_node};
 pub use report::{Failure, Goal, Row};

@@ -28,6 +28,15 @@ pub struct Load {
     queue: QueuePlan,
 }
 
+/// A load whose messages are all confirmed, and perhaps not all consumed.
+pub struct Published {
+    ledger: Ledger,
+    consumer: Option<Consumer>,
+    target: Target,
+    queue: QueuePlan,
+    longest_silence: Duration,
+}
+
 /// What a client saw of a failure.
 #[derive(Clone, Debug)]
 pub struct Aftermath {
@@ -43,7 +52,7 @@ impl Load {
     /// If that takes too long.
     pub async fn start(target: &Target, queue: &str) -> Result<Self> {
         let mut load = Self::start_backlog(target, queue).await?;
-        load.consume().await?;
+        load.consumer = Some(consume(&load.ledger, &load.target, &load.queue).await?);
         Ok(load)
     }
 
@@ -65,21 +74,6 @@ impl Load {
         let load = Self { ledger, publisher, consumer: None, target: target.clone(), queue };
         load.confirms(RATE / 2, STARTS_WITHIN).await?;
         Ok(load)
-    }
-
-    /// Begins to consume.
-    ///
-    /// # Errors
-    /// If the consumer is not accepted for long.
-    pub async fn consume(&mut self) -> Result<()> {
-        let consumer = Consumer::start(&self.ledger, self.target.clone(), self.queue.clone(), ConsumerPlan::default());
-        ensure!(
-            consumer.wait_ready(STARTS_WITHIN).await,
-            "the consumer is not accepted at {:?}",
-            self.target.addresses
-        );
-        self.consumer = Some(consumer);
-        Ok(())
     }
 
     pub fn confirmed(&self) -> u64 {
@@ -127,29 +121,33 @@ impl Load {
     ///
     /// # Errors
     /// If something is not.
-    pub async fn stop_publishing(&mut self) -> Result<()> {
-        let Some(publisher) = self.publisher.take() else { return Ok(()) };
-        let report = publisher.stop(DRAINS_WITHIN).await;
+    pub async fn stop_publishing(self) -> Result<Published> {
+        let report = self.publisher.stop(DRAINS_WITHIN).await;
         ensure!(report.unconfirmed == 0, "{} messages were never confirmed: {:?}", report.unconfirmed, report.errors);
-        self.longest_silence = report.longest_silence;
-        Ok(())
+        let Self { ledger, consumer, target, queue, .. } = self;
+        Ok(Published { ledger, consumer, target, queue, longest_silence: report.longest_silence })
     }
 
     /// Stops publishing, waits for every confirmed message's delivery, and checks the ledger.
     ///
     /// # Errors
     /// If a confirmed message was lost, or one was delivered again whose acknowledgement had been taken.
-    pub async fn finish(mut self) -> Result<Aftermath> {
-        self.stop_publishing().await?;
-        if self.consumer.is_none() {
-            self.consume().await?;
-        }
+    pub async fn finish(self) -> Result<Aftermath> {
+        self.stop_publishing().await?.finish().await
+    }
+}
+
+impl Published {
+    /// # Errors
+    /// As those of [`Load::finish`].
+    pub async fn finish(self) -> Result<Aftermath> {
+        let consumer = match self.consumer {
+            Some(consumer) => consumer,
+            None => consume(&self.ledger, &self.target, &self.queue).await?,
+        };
         let drained = self.ledger.drained(DRAINS_WITHIN).await;
-        if let Some(consumer) = self.consumer.take() {
-            consumer.stop().await;
-        }
+        consumer.stop().await;
         let account = self.ledger.account();
-        ensure!(report.unconfirmed == 0, "{} messages were never confirmed: {:?}", report.unconfirmed, report.errors);
         ensure!(
             account.is_clean() && drained && account.foreign == 0,
             "the ledger is not clean:\n{account}{account:?}"
@@ -157,4 +155,11 @@ impl Load {
         ensure!(account.unflagged == 0, "second deliveries did not say so:\n{account}");
         Ok(Aftermath { account, longest_silence: self.longest_silence })
     }
+}
+
+/// Returns once the consumer is accepted.
+async fn consume(ledger: &Ledger, target: &Target, queue: &QueuePlan) -> Result<Consumer> {
+    let consumer = Consumer::start(ledger, target.clone(), queue.clone(), ConsumerPlan::default());
+    ensure!(consumer.wait_ready(STARTS_WITHIN).await, "the consumer is not accepted at {:?}", target.addresses);
+    Ok(consumer)
 }

@@ -1,4 +1,4 @@
-//! Choosing which node the primary is on, so that a test loses what it means to lose.
+//! Choosing which broker is primary, so that a test loses what it means to lose.
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
@@ -20,17 +20,18 @@ pub async fn operator_node(cluster: &Cluster) -> Result<String> {
     running.filter_map(|pod| pod.spec?.node_name).next().context("the operator is on no node")
 }
 
-/// Makes a broker primary whose node is one of those wanted, if none is; returns its pod and node.
+/// Makes a broker primary that is wanted, judged by its pod and node, if the primary is not; returns both. To be used while
+/// nothing is published: of those equally far the preferred one is elected.
 ///
 /// # Errors
-/// If no pod is on such a node, or it is not elected.
-pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str) -> bool) -> Result<(String, String)> {
+/// If there is none, or it is not elected.
+pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str, &str) -> bool) -> Result<(String, String)> {
     let primary = cluster.primary().await?.name.to_string();
     let mut candidates = vec![primary.clone()];
     candidates.extend(cluster.pod_names(3).into_iter().filter(|pod| *pod != primary));
     for pod in candidates {
         let node = node_of(cluster, &pod).await?;
-        if !wanted(&node) {
+        if !wanted(&pod, &node) {
             continue;
         }
         if pod != primary {
@@ -44,5 +45,5 @@ pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str) -> bool) -> Resu
         }
         return Ok((pod, node));
     }
-    anyhow::bail!("no broker is on a node that was asked for")
+    anyhow::bail!("no broker is one that was asked for")
 }

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Lease, Version};
+use understudy_election::{Lease, NotHolder, Version};
 use understudy_record::{Epoch, Identity};
 
 use crate::commit::{InSyncSet, SwapOutcome};
@@ -54,6 +54,11 @@ pub enum KeeperOutput {
     /// The API server did not do it; worth a line in the log.
     Trouble(String),
 }
+
+/// The set, or the hand-over, that this primary wants would make no Lease that anybody could read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the Lease cannot be written as this primary wants it: {0}")]
+pub struct NoLease(String);
 
 #[derive(Debug)]
 pub struct LeaseKeeper {
@@ -116,11 +121,19 @@ impl LeaseKeeper {
 
     /// The next request, if one is due and none is on its way. `may_renew`: the journal makes progress (a primary that
     /// cannot write must not look alive). `hears_all`: every member acknowledges at this epoch (rule 7).
-    pub fn poll_request(&mut self, now: Duration, may_renew: bool, hears_all: bool) -> Option<LeaseRequest> {
+    ///
+    /// # Errors
+    /// If what should be written would be no Lease. Tried again after a pause.
+    pub fn poll_request(
+        &mut self,
+        now: Duration,
+        may_renew: bool,
+        hears_all: bool,
+    ) -> Result<Option<LeaseRequest>, NoLease> {
         let renewal_due = may_renew && now >= self.next_renewal;
         let due = self.must_read || self.deleted || self.wanted.is_some() || self.successor.is_some() || renewal_due;
         if self.in_flight.is_some() || !due || now < self.not_before {
-            return None;
+            return Ok(None);
         }
         let request = if self.must_read {
             LeaseRequest::Read
@@ -128,17 +141,25 @@ impl LeaseKeeper {
             if !hears_all {
                 self.not_before = now + RETRY;
                 self.must_read = true; // somebody else may create it
-                return None;
+                return Ok(None);
             }
             let set = self.known.in_sync().clone();
-            let lease = Lease::as_it_was(&self.me, self.epoch, set, self.duration).ok()?;
-            LeaseRequest::Create { lease }
+            let lease = Lease::as_it_was(&self.me, self.epoch, set, self.duration);
+            LeaseRequest::Create { lease: self.or_pause(now, lease)? }
         } else {
-            let lease = self.next_lease()?;
+            let lease = self.next_lease();
+            let lease = self.or_pause(now, lease)?;
             LeaseRequest::Swap { expected: self.version.clone(), lease }
         };
         self.in_flight = Some(request.clone());
-        Some(request)
+        Ok(Some(request))
+    }
+
+    fn or_pause<E: std::fmt::Display>(&mut self, now: Duration, lease: Result<Lease, E>) -> Result<Lease, NoLease> {
+        lease.map_err(|error| {
+            self.not_before = now + RETRY;
+            NoLease(error.to_string())
+        })
     }
 
     /// The answer to the request on its way.
@@ -168,11 +189,11 @@ impl LeaseKeeper {
             // that one succeeds, and the unanswered one never will, or the version has moved and is read (rule 3).
             LeaseAnswer::Unknown(reason) => {
                 self.not_before = now + RETRY;
-                out.push(KeeperOutput::Trouble(format!("the Lease could not be written or read: {reason}")));
+                out.push(KeeperOutput::Trouble(format!("the Lease could not be read or written: {reason}")));
             }
             LeaseAnswer::Refused(reason) => {
                 self.not_before = now + RETRY;
-                out.push(KeeperOutput::Trouble(format!("the API server refuses to change the Lease: {reason}")));
+                out.push(KeeperOutput::Trouble(format!("the Lease's store refuses a change: {reason}")));
             }
         }
         out
@@ -221,17 +242,17 @@ impl LeaseKeeper {
     }
 
     /// A set on its way comes before the hand-over: its outcome must be known first.
-    fn next_lease(&mut self) -> Option<Lease> {
+    fn next_lease(&mut self) -> Result<Lease, NotHolder> {
         if let Some(set) = &self.wanted {
-            return self.known.with_set(&self.me, set.clone()).ok();
+            return self.known.with_set(&self.me, set.clone());
         }
         if let Some((successor, reachable)) = &self.successor {
             if let Ok(lease) = self.known.elect(successor, reachable) {
-                return Some(lease);
+                return Ok(lease);
             }
             self.successor = None; // it has left the set meanwhile
         }
-        self.known.renewed(&self.me, self.duration).ok()
+        self.known.renewed(&self.me, self.duration)
     }
 }
 
@@ -264,14 +285,16 @@ mod tests {
     fn keeper() -> LeaseKeeper {
         let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
         let mut keeper = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
-        let Some(LeaseRequest::Swap { .. }) = keeper.poll_request(at(0), true, true) else { panic!("renews at once") };
+        let Ok(Some(LeaseRequest::Swap { .. })) = keeper.poll_request(at(0), true, true) else {
+            panic!("renews at once")
+        };
         assert_eq!(keeper.handle_answer(at(1), LeaseAnswer::Written(version(11))), []);
         keeper
     }
 
     fn swap_of(keeper: &mut LeaseKeeper, now: Duration) -> (Version, InSyncSet) {
         match keeper.poll_request(now, true, true) {
-            Some(LeaseRequest::Swap { expected, lease }) => (expected, lease.in_sync().clone()),
+            Ok(Some(LeaseRequest::Swap { expected, lease })) => (expected, lease.in_sync().clone()),
             other => panic!("a swap is due, not {other:?}"),
         }
     }
@@ -279,8 +302,8 @@ mod tests {
     #[test]
     fn renews_in_time_and_only_while_the_journal_makes_progress() {
         let mut k = keeper();
-        assert_eq!(k.poll_request(at(500), true, true), None);
-        assert_eq!(k.poll_request(at(1500), false, true), None);
+        assert_eq!(k.poll_request(at(500), true, true), Ok(None));
+        assert_eq!(k.poll_request(at(1500), false, true), Ok(None));
         assert_eq!(swap_of(&mut k, at(1500)), (version(11), set(&[1, 2, 3])));
     }
 
@@ -290,7 +313,7 @@ mod tests {
         k.propose(set(&[1, 2]));
         assert_eq!(swap_of(&mut k, at(10)), (version(11), set(&[1, 2])));
         k.handle_answer(at(20), LeaseAnswer::Unknown("timeout".into()));
-        assert_eq!(k.poll_request(at(30), true, true), None, "not at once");
+        assert_eq!(k.poll_request(at(30), true, true), Ok(None), "not at once");
         assert_eq!(swap_of(&mut k, at(400)), (version(11), set(&[1, 2])), "expects the same version");
         let outcome = k.handle_answer(at(410), LeaseAnswer::Written(version(12)));
         assert_eq!(outcome, [KeeperOutput::Outcome(SwapOutcome::Applied)]);
@@ -300,11 +323,11 @@ mod tests {
     fn an_unanswered_swap_that_did_land_is_seen_by_the_moved_version() {
         let mut k = keeper();
         k.propose(set(&[1, 2]));
-        let Some(LeaseRequest::Swap { lease, .. }) = k.poll_request(at(10), true, true) else { panic!() };
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(10), true, true) else { panic!() };
         k.handle_answer(at(20), LeaseAnswer::Unknown("timeout".into()));
         swap_of(&mut k, at(400));
         assert_eq!(k.handle_answer(at(410), LeaseAnswer::Conflict), []);
-        assert_eq!(k.poll_request(at(420), true, true), Some(LeaseRequest::Read));
+        assert_eq!(k.poll_request(at(420), true, true), Ok(Some(LeaseRequest::Read)));
         let outcome = k.handle_answer(at(430), LeaseAnswer::Read(Some((lease, version(12)))));
         assert_eq!(outcome, [KeeperOutput::Outcome(SwapOutcome::Applied)]);
     }
@@ -316,7 +339,7 @@ mod tests {
         k.propose(set(&[1, 2]));
         swap_of(&mut k, at(10));
         k.handle_answer(at(20), LeaseAnswer::Conflict);
-        assert_eq!(k.poll_request(at(30), true, true), Some(LeaseRequest::Read));
+        assert_eq!(k.poll_request(at(30), true, true), Ok(Some(LeaseRequest::Read)));
         assert_eq!(k.handle_answer(at(40), LeaseAnswer::Read(Some((old, version(11))))), []);
         assert_eq!(swap_of(&mut k, at(50)), (version(11), set(&[1, 2])), "tried again");
     }
@@ -327,7 +350,7 @@ mod tests {
         let (old, other) = (k.known.clone(), replica(2));
         swap_of(&mut k, at(1500));
         assert_eq!(k.handle_answer(at(1510), LeaseAnswer::Conflict), []);
-        assert_eq!(k.poll_request(at(1520), true, true), Some(LeaseRequest::Read));
+        assert_eq!(k.poll_request(at(1520), true, true), Ok(Some(LeaseRequest::Read)));
         let elected = old.elect(&other, &[other.clone()].into()).unwrap();
         let out = k.handle_answer(at(1530), LeaseAnswer::Read(Some((elected.clone(), version(12)))));
         assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(other) }]);
@@ -339,12 +362,14 @@ mod tests {
     fn a_deleted_lease_is_created_as_it_was_only_while_every_member_is_heard() {
         let mut k = keeper();
         assert_eq!(k.handle_seen(None), []);
-        assert_eq!(k.poll_request(at(100), true, false), Some(LeaseRequest::Read));
+        assert_eq!(k.poll_request(at(100), true, false), Ok(Some(LeaseRequest::Read)));
         k.handle_answer(at(110), LeaseAnswer::Read(None));
-        assert_eq!(k.poll_request(at(120), true, false), None);
-        assert_eq!(k.poll_request(at(400), true, false), Some(LeaseRequest::Read), "somebody else may have");
+        assert_eq!(k.poll_request(at(120), true, false), Ok(None));
+        assert_eq!(k.poll_request(at(400), true, false), Ok(Some(LeaseRequest::Read)), "somebody else may have");
         k.handle_answer(at(410), LeaseAnswer::Read(None));
-        let Some(LeaseRequest::Create { lease }) = k.poll_request(at(420), true, true) else { panic!("creates it") };
+        let Ok(Some(LeaseRequest::Create { lease })) = k.poll_request(at(420), true, true) else {
+            panic!("creates it")
+        };
         assert_eq!((lease.epoch(), lease.in_sync()), (Epoch(1), &set(&[1, 2, 3])));
         k.handle_answer(at(430), LeaseAnswer::Written(version(20)));
         assert_eq!(swap_of(&mut k, at(3000)).0, version(20));
@@ -357,7 +382,7 @@ mod tests {
         k.hand_over(replica(2), [replica(1), replica(2)].into());
         assert_eq!(swap_of(&mut k, at(10)).1, set(&[1, 2]));
         k.handle_answer(at(20), LeaseAnswer::Written(version(12)));
-        let Some(LeaseRequest::Swap { lease, .. }) = k.poll_request(at(30), true, true) else { panic!() };
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(30), true, true) else { panic!() };
         assert_eq!((lease.epoch(), lease.holder(), lease.in_sync()), (Epoch(2), Some(&replica(2)), &set(&[1, 2])));
         let out = k.handle_answer(at(40), LeaseAnswer::Written(version(13)));
         assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(replica(2)) }]);

@@ -103,8 +103,9 @@ impl Doorway {
                     return connection::refuse(stream, &self.amqp.server, self.amqp.started, &text).await;
                 }
                 (Door::At { name, address }, BackupConnections::Relay) => {
-                    match relay(stream, &self.tls, &address, &self.name).await {
-                        Ok(()) => return self.amqp.metrics.relayed_connections.inc(),
+                    let opened = || self.amqp.metrics.relayed_connections.inc();
+                    match relay(stream, &self.tls, &address, &self.name, opened).await {
+                        Ok(()) => return,
                         // Nothing was read from the client yet: it may go another way.
                         Err((unread, reason)) if tokio::time::Instant::now() < deadline => {
                             tracing::debug!(%peer, "not relayed to {name} yet: {reason}");

@@ -33,6 +33,17 @@ pub(super) struct PrimaryRole {
     /// No clients: another primary may exist (rule 6).
     pub(super) isolated: bool,
     announced_commit: bool,
+    /// What the Lease's store last failed in; said once, not at each try.
+    trouble: Option<String>,
+}
+
+impl PrimaryRole {
+    fn complain(&mut self, trouble: String) {
+        if self.trouble.as_ref() != Some(&trouble) {
+            tracing::warn!("{trouble}");
+            self.trouble = Some(trouble);
+        }
+    }
 }
 
 impl Node {
@@ -76,6 +87,7 @@ impl Node {
             since: self.now,
             isolated: false,
             announced_commit: false,
+            trouble: None,
         }));
         tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
@@ -270,6 +282,9 @@ impl Node {
         if role.primary.epoch() != epoch {
             return;
         }
+        if matches!(answer, LeaseAnswer::Written(_)) {
+            role.trouble = None;
+        }
         let outputs = role.keeper.handle_answer(self.now, answer);
         self.carry_out_keeper(outputs);
     }
@@ -278,8 +293,10 @@ impl Node {
         let stalled = self.journal.stalled_ms() >= self.config.stall_timeout.as_millis() as u64;
         let Role::Primary(role) = &mut self.role else { return };
         let hears_all = role.primary.hears_all();
-        if let Some(request) = role.keeper.poll_request(self.now, !stalled, hears_all) {
-            self.lease_requests.send(role.primary.epoch(), request);
+        match role.keeper.poll_request(self.now, !stalled, hears_all) {
+            Ok(None) => {}
+            Ok(Some(request)) => self.lease_requests.send(role.primary.epoch(), request),
+            Err(error) => role.complain(error.to_string()),
         }
     }
 
@@ -289,7 +306,7 @@ impl Node {
             match output {
                 KeeperOutput::Outcome(outcome) => role.primary.handle_outcome(self.now, outcome, &mut role.outputs),
                 KeeperOutput::Demoted { epoch, holder } => self.demote(epoch, holder.as_ref()),
-                KeeperOutput::Trouble(reason) => tracing::warn!("{reason}"),
+                KeeperOutput::Trouble(reason) => role.complain(reason),
             }
         }
     }

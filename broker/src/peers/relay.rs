@@ -24,19 +24,28 @@ const PIECES_IN_FLIGHT: usize = 16;
 
 /// Passes a client's bytes to the primary at `address` and back, until either side ends.
 ///
+/// `opened` is called once the primary has taken it.
+///
 /// # Errors
 /// Where the primary does not take it: the client's connection, nothing read from it, and why.
-pub(crate) async fn relay(client: TcpStream, tls: &Tls, address: &str, via: &str) -> Result<(), (TcpStream, String)> {
-    let opened = match client.peer_addr() {
+pub(crate) async fn relay(
+    client: TcpStream,
+    tls: &Tls,
+    address: &str,
+    via: &str,
+    opened: impl FnOnce(),
+) -> Result<(), (TcpStream, String)> {
+    let stream = match client.peer_addr() {
         Ok(peer) => {
             open(tls, address, wire::RelayBytes { client: peer.to_string(), via: via.into(), data: Bytes::new() }).await
         }
         Err(error) => Err(error.to_string()),
     };
-    let (sender, answer) = match opened {
-        Ok(opened) => opened,
+    let (sender, answer) = match stream {
+        Ok(stream) => stream,
         Err(reason) => return Err((client, reason)),
     };
+    opened();
     let (mut reading, mut writing) = client.into_split();
     let upward = async {
         let mut buffer = BytesMut::with_capacity(PIECE_BYTES);

@@ -25,7 +25,7 @@ async fn freeze(name: &'static str, with_operator: bool) {
         let cluster = space.create_cluster(small()).await?;
         cluster.ready().await?;
         let operator = operator_node(&cluster).await?;
-        let (_, node) = lead_from(&cluster, |node| (node == operator) == with_operator).await?;
+        let (_, node) = lead_from(&cluster, |_, node| (node == operator) == with_operator).await?;
         let epoch = cluster.epoch().await?;
         let load = Load::start(&cluster.target().await?, "work").await?;
         let outage = Outage::freeze(&node)?;
@@ -54,7 +54,7 @@ async fn a_primary_that_is_cut_off_confirms_nothing() {
         cluster.ready().await?;
         let target = cluster.target().await?;
         let operator = operator_node(&cluster).await?;
-        let (primary, node) = lead_from(&cluster, |node| node != operator).await?;
+        let (primary, node) = lead_from(&cluster, |_, node| node != operator).await?;
         let epoch = cluster.epoch().await?;
         let load = Load::start(&target, "outside").await?;
 

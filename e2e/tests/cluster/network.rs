@@ -90,7 +90,7 @@ async fn a_primary_without_backups_confirms_nothing() {
         cluster.ready().await?;
         // The operator stays, so that somebody can say what is wrong.
         let operator = operator_node(&cluster).await?;
-        let (primary, _) = lead_from(&cluster, |node| node == operator).await?;
+        let (primary, _) = lead_from(&cluster, |_, node| node == operator).await?;
         let epoch = cluster.epoch().await?;
         let load = Load::start(&cluster.target().await?, "work").await?;
         let mut outages = Vec::new();

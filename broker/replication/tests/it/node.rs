@@ -382,7 +382,7 @@ impl Node {
     pub(crate) fn poll_keeper(&mut self, now: Duration) {
         let Role::Primary(primary, keeper) = &mut self.role else { return };
         let hears_all = primary.hears_all();
-        if let Some(request) = keeper.poll_request(now, true, hears_all) {
+        if let Some(request) = keeper.poll_request(now, true, hears_all).unwrap() {
             self.acts.push(Act::Lease(primary.epoch(), request));
         }
     }
