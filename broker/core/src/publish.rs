@@ -58,7 +58,11 @@ impl Core {
         if let Some(expiration) = properties.expiration() {
             arguments::check_expiration(&expiration.to_text())?;
         }
-        Ok(())
+        // Neither transient nor persistent: whoever sent it may count on more than it would get.
+        match properties.delivery_mode() {
+            None | Some(1 | 2) => Ok(()),
+            Some(mode) => Err(error::precondition_failed(format!("invalid message: {{delivery_mode_unknown,{mode}}}"))),
+        }
     }
 
     fn is_durable(&self, queue: QueueId) -> bool {

@@ -73,10 +73,13 @@ impl ReplyCode {
     }
 }
 
-/// As much of `text` as fits in a short string, cut between characters.
+/// As much of `text` as fits in a short string, cut between characters; three dots show that it was.
 pub(crate) fn short_str_cut(text: &str) -> ShortStr {
-    let cut = &text[..text.floor_char_boundary(ShortStr::MAX_BYTES)];
-    ShortStr::try_from(cut).expect("was cut to a short string's size")
+    const DOTS: &str = "...";
+    ShortStr::try_from(text).unwrap_or_else(|_| {
+        let cut = &text[..text.floor_char_boundary(ShortStr::MAX_BYTES - DOTS.len())];
+        ShortStr::try_from(format!("{cut}{DOTS}").as_str()).expect("was cut to a short string's size")
+    })
 }
 
 #[cfg(test)]
@@ -104,7 +107,11 @@ mod tests {
         assert_eq!(ReplyCode::NotFound.text("no queue 'q'").as_bytes(), b"NOT_FOUND - no queue 'q'");
         assert_eq!(ReplyCode::NotFound.text("").as_bytes(), b"NOT_FOUND");
         let long = ReplyCode::NotFound.text(&"é".repeat(200));
-        assert_eq!(long.as_bytes().len(), 254);
-        assert!(long.to_text().ends_with('é'));
+        assert_eq!(long.as_bytes().len(), 255);
+        assert!(long.to_text().ends_with("é..."));
+        let long = ReplyCode::NotFound.text(&"xé".repeat(100));
+        assert_eq!(long.to_text(), format!("NOT_FOUND - {}...", "xé".repeat(80)));
+        let short = "x".repeat(255 - "NOT_FOUND - ".len());
+        assert_eq!(ReplyCode::NotFound.text(&short).to_text(), format!("NOT_FOUND - {short}"));
     }
 }

@@ -153,6 +153,7 @@ fn bad_arguments_406() {
         publish_with("", "q", "", "", &properties("1000", "root")),
         publish_with("", "q", "", "", &properties("later", "root")),
         publish_with("", "q", "", "", &properties("-1", "guest")),
+        publish_with("", "q", "", "", &BasicProperties { delivery_mode: Some(3), ..BasicProperties::default() }),
         bind_with("q", "amq.headers", "", match_by("some")),
         bind_with("q", "amq.headers", "", arguments(&[("x-match", FieldValue::Binary("all".into()))])),
         Command::ExchangeDeclare {
@@ -173,6 +174,7 @@ fn bad_arguments_406() {
         channel.close 406 PRECONDITION_FAILED - user_id property set to 'root' but authenticated user was 'guest' (60,40)
         channel.close 406 PRECONDITION_FAILED - user_id property set to 'root' but authenticated user was 'guest' (60,40)
         channel.close 406 PRECONDITION_FAILED - invalid expiration '-1': {value_negative,-1} (60,40)
+        channel.close 406 PRECONDITION_FAILED - invalid message: {delivery_mode_unknown,3} (60,40)
         channel.close 406 PRECONDITION_FAILED - Invalid x-match field value <<"some">>; expected all, any, all-with-x, or any-with-x (50,20)
         channel.close 406 PRECONDITION_FAILED - Invalid x-match field type binary (value 3 octets); expected longstr (50,20)
         channel.close 406 PRECONDITION_FAILED - invalid type 'signedint' for arg 'alternate-exchange' in exchange 'ae' in vhost '/' (40,10)
