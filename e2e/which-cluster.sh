@@ -1,7 +1,7 @@
 # Sourced by up, down and run: the same few verbs on either kind of cluster.
 #
 # kind is chosen where a Docker engine answers, the hermetic cluster elsewhere; UNDERSTUDY_CLUSTER decides otherwise.
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034 # some are for those who source this
 
 E2E=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ROOT=$(cd "$E2E/.." && pwd)

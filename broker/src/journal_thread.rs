@@ -149,7 +149,10 @@ impl JournalThread {
                 reports.completed = Some(session);
                 self.journal.complete_base().map(|_| ())
             }
-            Order::Rebuild { seed } => return self.rebuild(seed).map(|()| 0),
+            Order::Rebuild { seed } => {
+                *reports = Reports::default(); // of roles that are over
+                return self.rebuild(seed).map(|()| 0);
+            }
         };
         done.map(|()| bytes).map_err(|error| self.explain(&error))
     }

@@ -23,9 +23,11 @@ pub(crate) struct Ack {
 }
 
 impl Confirms {
-    /// A publish that became record `index`. `true` if it is the first that waits.
+    /// A publish that became record `index`, or was routed nowhere by the topology of that index. `true` if it is the
+    /// first that waits. Never before the one that waits ahead of it, so that they go out in order.
     pub(crate) fn routed(&mut self, index: Index) -> bool {
         self.published += 1;
+        let index = self.waiting.back().map_or(index, |(_, last)| index.max(*last));
         self.waiting.push_back((DeliveryTag(self.published), index));
         self.waiting.len() == 1
     }

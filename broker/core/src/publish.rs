@@ -88,7 +88,11 @@ impl Core {
         }
     }
 
+    /// At once, unless the topology that it was routed by could still be undone: then with that topology's commit.
     fn confirm_unroutable(&mut self, origin: Origin, out: &mut Outputs) {
+        if self.state.topology_index > self.confirmable {
+            return self.confirm_when_committed(origin, self.state.topology_index);
+        }
         let Some(confirms) = &mut self.channel_mut(origin).confirms else { return };
         let (ack, alone) = (confirms.unroutable(), confirms.waiting() == 0);
         self.emit_ack(origin, ack, alone, out);

@@ -48,6 +48,9 @@ pub struct ProcessId(pub u64);
 pub struct ReplicaName(Arc<str>);
 
 impl ReplicaName {
+    /// Kubernetes' own bound for a pod's name.
+    pub const MAX_BYTES: usize = 253;
+
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
@@ -243,6 +246,11 @@ impl fmt::Display for QueueId {
     }
 }
 
+/// What can be a pod's name, and stand in a list and in a record.
+fn is_name(name: &str) -> bool {
+    (1..=ReplicaName::MAX_BYTES).contains(&name.len()) && !name.contains(',')
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}", self.name, self.store, self.process)
@@ -255,7 +263,7 @@ impl FromStr for Identity {
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let mut parts = text.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some(name), Some(store), Some(process), None) if !name.is_empty() => {
+            (Some(name), Some(store), Some(process), None) if is_name(name) => {
                 Ok(Self { name: ReplicaName::new(name), store: store.parse()?, process: process.parse()? })
             }
             _ => Err(ParseIdError::new("replica identity (name/store/process)", text)),
@@ -276,7 +284,7 @@ impl FromStr for Member {
     fn from_str(text: &str) -> Result<Self, ParseIdError> {
         let mut parts = text.split('/');
         match (parts.next(), parts.next(), parts.next(), parts.next()) {
-            (Some(name), Some(store), process, None) if !name.is_empty() => Ok(Self {
+            (Some(name), Some(store), process, None) if is_name(name) => Ok(Self {
                 name: ReplicaName::new(name),
                 store: store.parse()?,
                 process: process.map(str::parse).transpose()?,

@@ -334,17 +334,18 @@ impl Backup {
         };
         *last_heard = now;
         self.check_epoch(records.epoch)?;
+        let mut last = self.history.last();
         for frame in &records.frames {
-            let expected = self.history.last().index.next();
-            if frame.position.index != expected {
-                return Err(FollowError::Gap { expected, found: frame.position.index });
+            if frame.position.index != last.index.next() {
+                return Err(FollowError::Gap { expected: last.index.next(), found: frame.position.index });
             }
-            if frame.position.epoch > records.epoch || frame.position.epoch < self.history.last().epoch {
-                let (expected, found) = (self.history.last().epoch, frame.position.epoch);
-                return Err(FollowError::EpochChanged { expected, found });
+            if frame.position.epoch > records.epoch || frame.position.epoch < last.epoch {
+                return Err(FollowError::EpochChanged { expected: last.epoch, found: frame.position.epoch });
             }
-            self.history.extend(frame.position);
+            last = frame.position;
         }
+        // All or nothing: the history never names a record that was not given to the journal.
+        records.frames.iter().for_each(|frame| self.history.extend(frame.position));
         self.committed = self.committed.max(records.committed);
         if records.frames.is_empty() {
             let (durable, received) = (self.durable, self.history.last().index);
@@ -354,6 +355,7 @@ impl Backup {
             out.push(BackupOutput::Append(self.session, records.frames));
         }
         self.apply(out);
+        self.fetch_next(out); // the base may have waited for these only
         Ok(())
     }
 
@@ -507,7 +509,8 @@ impl Backup {
             let (epoch, sync_id) = (self.known_epoch, catch_up.sync_id);
             out.push(BackupOutput::Fetch { epoch, sync_id, queue: next.queue });
         }
-        if catch_up.fetching.is_empty() && !catch_up.completing {
+        let reached = self.history.last().index >= self.floor; // what the base shows effects of
+        if catch_up.fetching.is_empty() && !catch_up.completing && reached {
             catch_up.completing = true;
             let piece = BasePiece::End { floor: self.floor };
             let end = vec![Frame::base(catch_up.sync_point, self.committed, &piece, &mut BytesMut::new())];

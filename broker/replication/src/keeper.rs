@@ -119,6 +119,21 @@ impl LeaseKeeper {
         self.not_before = RETRY_AT_ONCE;
     }
 
+    /// Whom this primary wants to be followed by, until the swap that elects it.
+    pub fn successor(&self) -> Option<&Identity> {
+        self.successor.as_ref().map(|(successor, _)| successor)
+    }
+
+    /// The successor is gone. A swap that is on its way may elect it all the same; its outcome is seen like any other.
+    pub fn give_up_hand_over(&mut self) {
+        self.successor = None;
+    }
+
+    /// The Lease is known not to be there.
+    pub fn is_deleted(&self) -> bool {
+        self.deleted
+    }
+
     /// The next request, if one is due and none is on its way. `may_renew`: the journal makes progress (a primary that
     /// cannot write must not look alive). `hears_all`: every member acknowledges at this epoch (rule 7).
     ///

@@ -38,6 +38,8 @@ pub struct PrimaryConfig {
     pub replicated_only: bool,
     /// Silence after which a member is taken out of the set.
     pub backup_timeout: Duration,
+    /// A member that makes nothing durable for so long, though it has been sent something, is taken out of the set.
+    pub stall_timeout: Duration,
     /// How long an isolated primary keeps its clients (rule 6).
     pub lease_duration: Duration,
     /// A resume of more records than this, and of more than twice the live messages, is dearer than a base.
@@ -120,9 +122,13 @@ struct Follower {
     next: Index,
     /// A read of the journal is under way.
     reading: bool,
+    /// Its base has not been sent: no record goes to it before.
+    awaits_base: bool,
     /// How far it must have come to join; unknown while its base is not whole.
     floor: Option<Index>,
     last_heard: Duration,
+    /// When it last made something durable, or had nothing to.
+    last_progress: Duration,
     last_sent: Duration,
     /// Sent and not yet durable there: last index and bytes of each message.
     in_flight: VecDeque<(Index, usize)>,
@@ -149,6 +155,8 @@ pub struct Primary {
     own_durable: Index,
     recent: Recent,
     uncommitted_bytes: usize,
+    /// Appended, and not on the own disk yet.
+    undurable_bytes: usize,
     followers: BTreeMap<StreamId, Follower>,
     /// Members without a live stream.
     lost: BTreeMap<Member, Lost>,
@@ -187,6 +195,7 @@ impl Primary {
             log_first,
             own_durable: Index(0),
             uncommitted_bytes: 0,
+            undurable_bytes: 0,
             followers: BTreeMap::new(),
             lost,
             next_sync: 1,
@@ -234,12 +243,12 @@ impl Primary {
 
     /// Every member of every set that may be in force is connected (rule 7).
     pub fn hears_all(&self) -> bool {
-        self.lost.is_empty()
+        !self.commit.counted().any(|member| self.lost.contains_key(member))
     }
 
-    /// Bytes of records that are not committed: what publishers may be slowed down by.
-    pub fn uncommitted_bytes(&self) -> usize {
-        self.uncommitted_bytes
+    /// Bytes of records that are not committed, or not on the own disk: what publishers are slowed down by.
+    pub fn unsettled_bytes(&self) -> usize {
+        self.uncommitted_bytes.max(self.undurable_bytes)
     }
 
     /// Why confirms are held, if they are.
@@ -280,6 +289,7 @@ impl Primary {
             self.history.extend(frame.position);
             self.recent.push(frame);
             self.uncommitted_bytes += frame.len();
+            self.undurable_bytes += frame.len();
         }
         if self.config.replicated_only
             && let Some(frame) = frames.last()
@@ -295,9 +305,11 @@ impl Primary {
         if epoch != self.epoch {
             return;
         }
-        self.own_durable = self.own_durable.max(index);
+        let index = index.max(self.own_durable);
+        let after = self.own_durable.max(self.commit.epoch_start().previous());
+        self.undurable_bytes = self.undurable_bytes.saturating_sub(self.recent.bytes_between(after, index));
+        self.own_durable = index;
         self.commit.handle_durable(epoch, &self.member, index);
-        self.recent.trim(self.own_durable);
         self.advance(now, out);
     }
 
@@ -349,8 +361,10 @@ impl Primary {
             member,
             next: common.next(),
             reading: false,
+            awaits_base: !resume,
             floor: resume.then_some(hello.floor),
             last_heard: now,
+            last_progress: now,
             last_sent: now,
             in_flight: VecDeque::new(),
             in_flight_bytes: 0,
@@ -379,6 +393,7 @@ impl Primary {
         let sync_point = self.last();
         let Some(follower) = self.followers.get_mut(&stream) else { return };
         follower.next = sync_point.index.next();
+        follower.awaits_base = false;
         let base = Base { epoch: self.epoch, sync_id, sync_point, frames, queues };
         out.push(PrimaryOutput::Send(stream, PrimaryMessage::Base(base)));
         self.pump(now, stream, out);
@@ -406,6 +421,7 @@ impl Primary {
             && last <= ack.durable
         {
             follower.in_flight.pop_front();
+            follower.last_progress = now;
             follower.in_flight_bytes -= bytes;
         }
         // While its base is not whole the follower writes a log that a restart of the catch-up throws away: what it
@@ -489,6 +505,11 @@ impl Primary {
         self.leaving = true;
     }
 
+    /// The hand-over came to nothing, and this process stays.
+    pub fn handle_staying(&mut self) {
+        self.leaving = false;
+    }
+
     /// To be called every few milliseconds: heartbeats, silence, members that should leave the set.
     pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
         self.close_silent(now, out);
@@ -500,7 +521,11 @@ impl Primary {
 
     fn close_silent(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
         let timeout = self.config.backup_timeout;
-        let silent = self.followers.iter().filter(|(_, follower)| now.saturating_sub(follower.last_heard) >= timeout);
+        let stall = self.config.stall_timeout;
+        let silent = self.followers.iter().filter(|(_, follower)| {
+            let stands_still = !follower.in_flight.is_empty() && now.saturating_sub(follower.last_progress) >= stall;
+            stands_still || now.saturating_sub(follower.last_heard) >= timeout
+        });
         for stream in silent.map(|(stream, _)| *stream).collect::<Vec<_>>() {
             if let Some(follower) = self.followers.get(&stream) {
                 self.mark_lost(now, follower.member.clone(), Duration::ZERO);
@@ -511,7 +536,10 @@ impl Primary {
 
     fn send_heartbeats(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
         let interval = self.config.backup_timeout / 5;
-        let quiet = self.followers.iter().filter(|(_, follower)| now.saturating_sub(follower.last_sent) >= interval);
+        let quiet = self
+            .followers
+            .iter()
+            .filter(|(_, follower)| !follower.awaits_base && now.saturating_sub(follower.last_sent) >= interval);
         for stream in quiet.map(|(stream, _)| *stream).collect::<Vec<_>>() {
             self.send_records(now, stream, Vec::new(), out);
         }
@@ -522,10 +550,10 @@ impl Primary {
         let overdue = self.lost.iter().filter(|(_, lost)| now.saturating_sub(lost.since) >= lost.grace);
         let overdue: InSyncSet = overdue.map(|(member, _)| member.clone()).collect();
         let leavers: InSyncSet = self.commit.in_force().intersection(&overdue).cloned().collect();
-        if leavers.is_empty() && !self.commit.is_proposal_outstanding() {
-            self.isolated_since = None;
-        } else if self.isolated_since.is_none() && self.commit.counted().any(|member| overdue.contains(member)) {
-            self.isolated_since = Some(now);
+        match self.commit.counted().any(|member| overdue.contains(member)) {
+            true => _ = self.isolated_since.get_or_insert(now),
+            // Every member of every set that may be in force acknowledges: nobody else was elected.
+            false => self.isolated_since = None,
         }
         self.judge_isolation(now, out);
         if leavers.is_empty() || self.leaving {
@@ -561,6 +589,8 @@ impl Primary {
             let settled = self.recent.bytes_between(after, committed);
             self.uncommitted_bytes = self.uncommitted_bytes.saturating_sub(settled);
         }
+        // What is not committed stays: it is counted back by its length, and a follower lacks it.
+        self.recent.trim(self.own_durable.min(self.commit.committed()));
         let committed = self.commit.committed();
         let confirmable = if self.is_below_min_in_sync() { self.confirmable } else { committed };
         if committed > before || confirmable > self.confirmable {
@@ -613,7 +643,7 @@ impl Primary {
         loop {
             let Some(follower) = self.followers.get_mut(&stream) else { return };
             let full = follower.in_flight_bytes >= WINDOW_BYTES;
-            if full || follower.reading || follower.next >= self.recent.next() {
+            if full || follower.reading || follower.awaits_base || follower.next >= self.recent.next() {
                 return;
             }
             if !self.recent.holds(follower.next) {
@@ -633,6 +663,9 @@ impl Primary {
         if let Some(last) = frames.last() {
             let (index, bytes) = (last.position.index, frames.iter().map(Frame::len).sum());
             follower.next = index.next();
+            if follower.in_flight.is_empty() {
+                follower.last_progress = now;
+            }
             follower.in_flight.push_back((index, bytes));
             follower.in_flight_bytes += bytes;
         }

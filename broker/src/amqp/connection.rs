@@ -299,6 +299,9 @@ impl Connection {
     }
 
     async fn end(&mut self) {
+        if self.registered {
+            self.hand_over().await; // acknowledgements that were read count, though nothing can be written any more
+        }
         self.deregister().await;
         if !std::mem::replace(&mut self.ended, true) {
             self.amqp.metrics.connections.dec();

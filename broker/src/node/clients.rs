@@ -93,6 +93,15 @@ impl Node {
         }
     }
 
+    /// Every client is told why and closed, and the core forgets them too: it stays, and must not go on serving them.
+    pub(super) fn end_clients(&mut self, reason: &str) {
+        let ids: Vec<_> = self.clients.keys().copied().collect();
+        self.close_clients(reason);
+        for id in ids {
+            self.core.connection_closed(id, &mut self.out);
+        }
+    }
+
     /// Every client is told why and closed; nothing they had asked for is answered any more.
     pub(super) fn close_clients(&mut self, reason: &str) {
         for (_, client) in self.clients.drain() {

@@ -143,6 +143,13 @@ impl Node {
                 count = clients.recv_many(&mut client_batch, CLIENT_BATCH) => if count == 0 { break },
                 () = std::future::ready(()), if self.more_to_deliver => {}
             }
+            // Whatever has come is heard before a clock is looked at: after a pause of this process itself, peers that
+            // spoke meanwhile are not silent.
+            while event_batch.len() < EVENT_BATCH
+                && let Ok(event) = events.try_recv()
+            {
+                event_batch.push(event);
+            }
             while client_batch.len() < CLIENT_BATCH
                 && let Ok(event) = clients.try_recv()
             {
@@ -223,7 +230,7 @@ impl Node {
     fn handle_tick(&mut self) {
         match &mut self.role {
             Role::Recovering => {}
-            Role::Primary(role) => role.primary.handle_timeout(self.now, &mut role.outputs),
+            Role::Primary(_) => self.tick_primary(),
             Role::Backup(_) => self.tick_backup(),
         }
         self.end_if_left();
@@ -238,7 +245,7 @@ impl Node {
 
     /// A backup that leaves may go once the set in force does not count on it.
     fn end_if_left(&mut self) {
-        let counted = self.lease.as_ref().is_some_and(|(lease, _)| lease.entry_of(&self.me).is_some());
+        let counted = self.lease.as_ref().is_none_or(|(lease, _)| lease.entry_of(&self.me).is_some());
         if self.leaving.is_some() && matches!(self.role, Role::Backup(_)) && !counted {
             tracing::info!("left the in-sync set");
             self.ended = true;

@@ -35,6 +35,8 @@ pub(super) struct PrimaryRole {
     announced_commit: bool,
     /// What the Lease's store last failed in; said once, not at each try.
     trouble: Option<String>,
+    /// The record that every member must acknowledge before a deleted Lease is written anew.
+    proof: Option<Index>,
 }
 
 impl PrimaryRole {
@@ -66,12 +68,15 @@ impl Node {
         };
         self.upstream.close();
         self.carry_out_backup(outputs);
-        let Role::Backup(_) = &self.role else { return }; // the log could not be applied
+        if self.ended {
+            return; // the log could not be applied
+        }
         let config = PrimaryConfig {
             me: self.me.clone(),
             min_in_sync: self.config.min_in_sync,
             replicated_only: self.config.replicated_only(),
             backup_timeout: self.config.backup_timeout,
+            stall_timeout: self.config.stall_timeout,
             lease_duration: self.config.lease_duration,
             resume_records: self.config.resume_records,
         };
@@ -88,6 +93,7 @@ impl Node {
             isolated: false,
             announced_commit: false,
             trouble: None,
+            proof: None,
         }));
         tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
@@ -203,7 +209,7 @@ impl Node {
                 PrimaryOutput::CloseClients(reason) => {
                     role.isolated = true;
                     tracing::error!("{reason}");
-                    self.close_clients(&reason);
+                    self.end_clients(&reason);
                     self.publish_status();
                 }
                 PrimaryOutput::ServeClients => {
@@ -289,10 +295,61 @@ impl Node {
         self.carry_out_keeper(outputs);
     }
 
-    pub(super) fn poll_keeper(&mut self) {
-        let stalled = self.journal.stalled_ms() >= self.config.stall_timeout.as_millis() as u64;
+    pub(super) fn tick_primary(&mut self) {
+        let stalled = self.is_stalled();
         let Role::Primary(role) = &mut self.role else { return };
-        let hears_all = role.primary.hears_all();
+        role.primary.handle_timeout(self.now, &mut role.outputs);
+        let (epoch, handing_over) = (role.primary.epoch(), role.keeper.successor().is_some());
+        if stalled && !handing_over && self.hand_over(epoch, None).is_ok() {
+            tracing::error!("the journal makes no progress: handing over to a backup");
+        }
+        self.check_hand_over();
+    }
+
+    /// A hand-over lasts as long as its successor does; then the next one is asked, or this process stays.
+    fn check_hand_over(&mut self) {
+        let Role::Primary(role) = &mut self.role else { return };
+        let Some(successor) = role.keeper.successor().cloned() else {
+            if self.leaving.is_none() {
+                role.primary.handle_staying();
+            }
+            return;
+        };
+        if role.primary.followers().any(|follower| follower.in_sync && follower.identity == successor) {
+            return;
+        }
+        tracing::warn!("{} is gone before it took over", successor.name);
+        role.keeper.give_up_hand_over();
+        let epoch = role.primary.epoch();
+        if self.leaving.is_some() {
+            // If nobody is left, the deadline of the orderly end comes.
+            _ = self.hand_over(epoch, None);
+        }
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.journal.stalled_ms() >= self.config.stall_timeout.as_millis() as u64
+    }
+
+    /// Rule 7: to have heard every member is that each has acknowledged something written after the Lease was found
+    /// deleted, under this epoch.
+    fn hears_all(&mut self) -> bool {
+        let Role::Primary(role) = &mut self.role else { return false };
+        if !role.keeper.is_deleted() {
+            role.proof = None;
+            return false;
+        }
+        let Some(proof) = role.proof else {
+            let members = role.primary.in_force().iter().cloned().collect();
+            role.proof = Some(self.core.append(Record::InSyncSet { members }, &mut self.out));
+            return false;
+        };
+        role.primary.hears_all() && role.primary.committed() >= proof
+    }
+
+    pub(super) fn poll_keeper(&mut self) {
+        let (stalled, hears_all) = (self.is_stalled(), self.hears_all());
+        let Role::Primary(role) = &mut self.role else { return };
         match role.keeper.poll_request(self.now, !stalled, hears_all) {
             Ok(None) => {}
             Ok(Some(request)) => self.lease_requests.send(role.primary.epoch(), request),
@@ -339,7 +396,7 @@ impl Node {
         let flow = if role.primary.is_below_min_in_sync() {
             let have = role.primary.in_force().len();
             Flow::Blocked(format!("{have} replicas in sync, minInSync is {}", self.config.min_in_sync))
-        } else if role.primary.uncommitted_bytes() > UNCOMMITTED_BYTES {
+        } else if role.primary.unsettled_bytes() > UNCOMMITTED_BYTES {
             Flow::Paused
         } else {
             Flow::Open

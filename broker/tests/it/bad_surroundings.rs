@@ -273,7 +273,7 @@ fn a_running_primary_goes_on_past_a_garbled_lease() {
     let file = broker.settings.lease.join("lease.json");
     let good = fs::read(&file).unwrap();
     fs::write(&file, "{ nonsense").unwrap();
-    broker.await_log("refuses to change the Lease");
+    broker.await_log("store refuses a change");
     (0..20).for_each(|number: u32| client.publish_confirmed("work", number.to_string()).unwrap());
     fs::write(&file, good).unwrap();
     let renewed = || fs::metadata(&file).unwrap().modified().unwrap();

@@ -23,7 +23,7 @@ pub(crate) const BACKUP_TIMEOUT: Duration = Duration::from_secs(2);
 const QUEUE: QueueId = QueueId(Index(1));
 
 /// A chunk of the backlog: small, so that much happens between two.
-const CHUNK: usize = 3;
+const CHUNK: usize = 40;
 
 #[derive(Debug)]
 pub(crate) enum ToPrimary {
@@ -62,6 +62,7 @@ pub(crate) enum Role {
 pub(crate) struct Node {
     pub(crate) name: ReplicaName,
     pub(crate) process: u64,
+    pub(crate) replicated: bool,
     pub(crate) store: Store,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) role: Role,
@@ -78,6 +79,7 @@ impl Node {
         Self {
             name: ReplicaName::new(name),
             process: 0,
+            replicated: false,
             store: Store::new(store),
             orders: VecDeque::new(),
             role: Role::Down,
@@ -115,6 +117,24 @@ impl Node {
                 primary.hold(),
                 primary.followers().collect::<Vec<_>>()
             ),
+        }
+    }
+
+    /// What is on its way to the journal.
+    pub(crate) fn add_received(&self, contents: &mut Contents) {
+        for order in &self.orders {
+            match order {
+                Order::Append(_, frames) => {
+                    contents.extend(
+                        frames
+                            .iter()
+                            .filter(|f| f.kind == understudy_record::FrameKind::Record)
+                            .filter_map(|f| number_of(f).map(|n| (f.position.index, n))),
+                    );
+                }
+                Order::Truncate(after) => _ = contents.split_off(&after.next()),
+                _ => {}
+            }
         }
     }
 
@@ -221,8 +241,9 @@ impl Node {
 
     /// The Lease names this process.
     pub(crate) fn elected(&mut self, now: Duration, lease: Lease, version: Version) {
+        let member = self.identity().member(self.replicated);
         let Role::Backup(backup) = &mut self.role else { return };
-        if !lease.in_sync().contains(&backup_member(&self.name, &self.store)) {
+        if !lease.in_sync().contains(&member) {
             return;
         }
         let mut out = Vec::new();
@@ -232,8 +253,9 @@ impl Node {
         let config = PrimaryConfig {
             me: self.identity(),
             min_in_sync: 2,
-            replicated_only: false,
+            replicated_only: self.replicated,
             backup_timeout: BACKUP_TIMEOUT,
+            stall_timeout: LEASE * 10,
             lease_duration: LEASE,
             resume_records: 5,
         };
@@ -406,8 +428,4 @@ impl Node {
             }
         }
     }
-}
-
-fn backup_member(name: &ReplicaName, store: &Store) -> understudy_record::Member {
-    understudy_record::Member { name: name.clone(), store: store.id, process: None }
 }

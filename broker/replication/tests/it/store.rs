@@ -145,9 +145,11 @@ impl Store {
                 Order::BeginBase => self.building = Some(Log::default()),
                 Order::CompleteBase(session) => {
                     self.log = self.building.take().expect("a base that is completed was begun");
+                    let floor = self.log.base.as_ref().and_then(|base| base.floor).expect("a whole base has its end");
                     assert!(
-                        self.log.base.as_ref().is_some_and(|base| base.floor.is_some()),
-                        "a whole base has its end"
+                        self.log.last() >= floor,
+                        "the journal refuses a base whose log ends at {} below its floor {floor}",
+                        self.log.last()
                     );
                     self.losses += 1;
                     reports.push(Report::BaseCompleted(session));

@@ -61,16 +61,20 @@ pub(crate) struct World {
     pub(crate) confirmed: BTreeMap<Index, u64>,
     pub(crate) elections: usize,
     pub(crate) bases: usize,
+    pub(crate) hand_overs: usize,
+    replicated: bool,
+    pub(crate) blind: f64,
     trace: VecDeque<String>,
     /// The Lease, the stores and the confirms that the checker has seen last.
     checked: (u64, Vec<(StoreId, u64)>, usize),
 }
 
 impl World {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64, replicated: bool) -> Self {
         let mut nodes: Vec<_> = (0..3).map(|i| Node::new(&format!("r{i}"), i + 1)).collect();
+        nodes.iter_mut().for_each(|node| node.replicated = replicated);
         nodes.iter_mut().for_each(|node| node.start(Duration::ZERO));
-        let set: BTreeSet<_> = nodes.iter().map(|node| node.identity().member(false)).collect();
+        let set: BTreeSet<_> = nodes.iter().map(|node| node.identity().member(replicated)).collect();
         let lease = Lease::bootstrap(&nodes[0].identity(), set, LEASE).unwrap();
         let seen = vec![(lease.clone(), Version::new("1"))];
         Self {
@@ -89,6 +93,9 @@ impl World {
             confirmed: BTreeMap::new(),
             elections: 1,
             bases: 0,
+            hand_overs: 0,
+            replicated,
+            blind: 0.0,
             trace: VecDeque::new(),
             checked: Default::default(),
         }
@@ -109,6 +116,7 @@ impl World {
             Some(1) => self.wipe(),
             Some(2) => self.break_link(),
             Some(3) => self.lose_answer(),
+            Some(4) if self.rng.random_bool(0.5) => self.hand_over(),
             Some(4) => self.elect(),
             _ => self.work(),
         }
@@ -156,15 +164,30 @@ impl World {
 
     fn crash(&mut self) {
         let node = self.rng.random_range(0..self.nodes.len());
+        if self.replicated && self.is_last_of_a_set(node) {
+            return;
+        }
         self.note(format!("crash {node}"));
         self.nodes[node].crash();
         self.cut_links_of(node);
     }
 
+    fn is_last_of_a_set(&self, node: usize) -> bool {
+        let member = self.nodes[node].identity().member(true);
+        let living: Vec<_> = self.nodes.iter().filter(|n| n.is_up()).map(Node::identity).collect();
+        let alive =
+            |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| living.iter().any(|i| m.is(i))).count();
+        let sets = self.requests.iter().filter_map(|request| match &request.request {
+            LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease } => Some(lease.in_sync()),
+            LeaseRequest::Read => None,
+        });
+        sets.chain([self.lease.in_sync()]).any(|set| set.contains(&member) && alive(set) < 2)
+    }
+
     /// The disk is gone too. Never the last of the set: what is confirmed lives on one member at least.
     fn wipe(&mut self) {
         let node = self.rng.random_range(0..self.nodes.len());
-        let member = self.nodes[node].identity().member(false);
+        let member = self.nodes[node].identity().member(self.replicated);
         let stores: BTreeSet<_> = self.nodes.iter().map(|node| node.store.id).collect();
         let alive =
             |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| stores.contains(&m.store)).count();
@@ -173,7 +196,7 @@ impl World {
             LeaseRequest::Read => None,
         });
         let last_of_one = sets.chain([self.lease.in_sync()]).any(|set| set.contains(&member) && alive(set) < 2);
-        if last_of_one {
+        if last_of_one || (self.replicated && self.is_last_of_a_set(node)) {
             return;
         }
         self.note(format!("wipe {node}"));
@@ -182,6 +205,7 @@ impl World {
         let name = format!("r{node}");
         let process = self.nodes[node].process;
         self.nodes[node] = Node::new(&name, self.next_store);
+        self.nodes[node].replicated = self.replicated;
         self.nodes[node].process = process;
         self.next_store += 1;
     }
@@ -232,6 +256,20 @@ impl World {
         }
     }
 
+    fn hand_over(&mut self) {
+        let Some(node) = (0..self.nodes.len()).choose(&mut self.rng) else { return };
+        let me = self.nodes[node].identity();
+        let Role::Primary(primary, keeper) = &mut self.nodes[node].role else { return };
+        let in_sync: Vec<_> = primary.followers().filter(|f| f.in_sync).map(|f| f.identity).collect();
+        let Some(successor) = in_sync.choose(&mut self.rng).cloned() else { return };
+        let mut reachable: BTreeSet<_> = in_sync.iter().cloned().collect();
+        reachable.insert(me.clone());
+        primary.handle_own_leaving();
+        keeper.hand_over(successor.clone(), reachable);
+        self.hand_overs += 1;
+        self.note(format!("hand over {me} to {successor}"));
+    }
+
     fn write_lease(&mut self, lease: Lease) -> Version {
         self.version += 1;
         let version = Version::new(self.version.to_string());
@@ -241,6 +279,9 @@ impl World {
     }
 
     fn see_lease(&mut self, node: usize) {
+        if matches!(self.nodes[node].role, Role::Primary(..)) && self.rng.random_bool(self.blind) {
+            return;
+        }
         let lag = if self.rng.random_bool(0.8) { 0 } else { self.rng.random_range(0..self.seen.len().min(4)) };
         let (lease, version) = self.seen[self.seen.len() - 1 - lag].clone();
         let me = self.nodes[node].identity();
@@ -324,7 +365,12 @@ impl World {
                 None => {}
             }
         } else {
-            match link.down.pop_front() {
+            let beside = link.down.iter().position(|m| matches!(m, FromPrimary::Backlog(..)));
+            let next = match beside.filter(|_| self.rng.random_bool(0.5)) {
+                Some(place) => link.down.remove(place),
+                None => link.down.pop_front(),
+            };
+            match next {
                 Some(message) if backup_lives => self.take(backup, message),
                 Some(_) => {}
                 None if !primary_lives && backup_lives => {
@@ -472,7 +518,13 @@ impl World {
         self.checked = present;
         for member in self.lease.in_sync() {
             let Some(node) = self.nodes.iter().find(|node| node.store.id == member.store) else { continue };
-            let contents = node.store.log.contents();
+            if self.replicated && !(node.is_up() && member.is(&node.identity())) {
+                continue;
+            }
+            let mut contents = node.store.log.contents().clone();
+            if self.replicated {
+                node.add_received(&mut contents);
+            }
             for (index, number) in &self.confirmed {
                 let found = contents.get(index);
                 assert_eq!(found, Some(number), "{index} was confirmed and {member} has {found:?}: {}", self.story());
@@ -493,7 +545,8 @@ impl World {
 
     /// Fair weather until every replica is in sync and everything written is confirmed.
     pub(crate) fn calm(&mut self) {
-        let steps = 200_000;
+        self.blind = 0.0;
+        let steps = 60_000;
         for _ in 0..steps {
             self.now += Duration::from_millis(self.rng.random_range(0..10));
             self.work();
