@@ -3,18 +3,21 @@
 //! It does not talk to the Lease: it proposes a set and is told the outcome. It does not know the state behind the
 //! records: where a follower needs a base, the caller makes one.
 
+mod hold;
+mod membership;
+mod streams;
+
 use std::collections::{BTreeMap, VecDeque};
-use std::fmt;
 use std::time::Duration;
 
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
-use crate::commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
+use crate::commit::{Commit, InSyncSet, SwapOutcome};
 use crate::history::History;
-use crate::message::{
-    Acknowledge, BacklogQueue, Base, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
-};
+use crate::message::{Acknowledge, BacklogQueue, Base, Hello, PrimaryMessage, Resume, SyncId, Welcome};
 use crate::recent::Recent;
+
+pub use hold::Hold;
 
 /// One message of records, in bytes: large enough that its overhead is nothing, small enough to leave at once.
 const BATCH_BYTES: usize = 512 << 10;
@@ -71,39 +74,6 @@ pub enum PrimaryOutput {
     /// A new primary may exist by now: no client may go on here (rule 6).
     CloseClients(String),
     ServeClients,
-}
-
-/// Why publishers get no confirms.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hold {
-    BelowMinInSync {
-        have: usize,
-        need: usize,
-    },
-    /// A member has not acknowledged, and is in the set until the Lease says otherwise.
-    WaitingFor {
-        member: Member,
-        lost: bool,
-    },
-    /// It has not yet brought its own log to every member.
-    EpochStart,
-}
-
-impl fmt::Display for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BelowMinInSync { have, need } => {
-                write!(f, "{have} replicas are in sync where minInSync asks for {need}: start the missing replicas")
-            }
-            Self::WaitingFor { member, lost: true } => {
-                write!(f, "{} is lost and still in the in-sync set: the Lease must take it out first", member.name)
-            }
-            Self::WaitingFor { member, lost: false } => {
-                write!(f, "waiting for {} to make records durable", member.name)
-            }
-            Self::EpochStart => f.write_str("the new primary is bringing its log to the in-sync backups"),
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -519,67 +489,6 @@ impl Primary {
         self.advance(now, out);
     }
 
-    fn close_silent(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        let timeout = self.config.backup_timeout;
-        let stall = self.config.stall_timeout;
-        let silent = self.followers.iter().filter(|(_, follower)| {
-            let stands_still = !follower.in_flight.is_empty() && now.saturating_sub(follower.last_progress) >= stall;
-            stands_still || now.saturating_sub(follower.last_heard) >= timeout
-        });
-        for stream in silent.map(|(stream, _)| *stream).collect::<Vec<_>>() {
-            if let Some(follower) = self.followers.get(&stream) {
-                self.mark_lost(now, follower.member.clone(), Duration::ZERO);
-            }
-            self.close(now, stream, &format!("silent for {} ms", timeout.as_millis()), out);
-        }
-    }
-
-    fn send_heartbeats(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        let interval = self.config.backup_timeout / 5;
-        let quiet = self
-            .followers
-            .iter()
-            .filter(|(_, follower)| !follower.awaits_base && now.saturating_sub(follower.last_sent) >= interval);
-        for stream in quiet.map(|(stream, _)| *stream).collect::<Vec<_>>() {
-            self.send_records(now, stream, Vec::new(), out);
-        }
-    }
-
-    /// Rule 4: the set loses its lost members by a swap, before any confirm goes out without them.
-    fn shrink(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        let overdue = self.lost.iter().filter(|(_, lost)| now.saturating_sub(lost.since) >= lost.grace);
-        let overdue: InSyncSet = overdue.map(|(member, _)| member.clone()).collect();
-        let leavers: InSyncSet = self.commit.in_force().intersection(&overdue).cloned().collect();
-        match self.commit.counted().any(|member| overdue.contains(member)) {
-            true => _ = self.isolated_since.get_or_insert(now),
-            // Every member of every set that may be in force acknowledges: nobody else was elected.
-            false => self.isolated_since = None,
-        }
-        self.judge_isolation(now, out);
-        if leavers.is_empty() || self.leaving {
-            return;
-        }
-        match self.commit.propose_without(&leavers) {
-            Ok(set) => out.push(PrimaryOutput::ProposeSet(set)),
-            Err(ProposeError::Outstanding | ProposeError::NoChange) => {}
-            Err(error) => unreachable!("members other than the primary are proposed to leave: {error}"),
-        }
-    }
-
-    /// Rule 6: a member is lost and the Lease cannot be changed. Another primary may have been elected with that member.
-    fn judge_isolation(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        let isolated = self.isolated_since.is_some_and(|since| now.saturating_sub(since) >= self.config.lease_duration);
-        if isolated && self.serving {
-            self.serving = false;
-            out.push(PrimaryOutput::CloseClients(
-                "a replica is lost and the Lease cannot be changed: another primary may exist by now".into(),
-            ));
-        } else if !isolated && !self.serving {
-            self.serving = true;
-            out.push(PrimaryOutput::ServeClients);
-        }
-    }
-
     /// Whatever may have become possible: a newcomer joins, the commit moves.
     fn advance(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
         self.admit(now, out);
@@ -596,119 +505,6 @@ impl Primary {
         if committed > before || confirmable > self.confirmable {
             self.confirmable = confirmable;
             out.push(PrimaryOutput::Committed { committed, confirmable });
-        }
-    }
-
-    /// Rule 4's other half: a newcomer is awaited first, then proposed.
-    fn admit(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        if let Some(newcomer) = self.commit.awaited().cloned() {
-            let stream = self.followers.iter().find(|(_, follower)| follower.member == newcomer);
-            let Some(stream) = stream.map(|(stream, _)| *stream) else { return self.commit.forget_newcomer() };
-            match self.commit.propose_awaited() {
-                Ok(set) => out.push(PrimaryOutput::ProposeSet(set)),
-                Err(ProposeError::NotCaughtUp { .. }) if now - self.awaiting_since >= self.config.backup_timeout => {
-                    self.commit.forget_newcomer();
-                    self.close(now, stream, "did not keep pace while commits waited for it to join", out);
-                }
-                Err(_) => {}
-            }
-            return;
-        }
-        if self.leaving {
-            return;
-        }
-        let end = self.recent.next();
-        let ready = self.followers.values().find(|follower| {
-            let durable = self.commit.durable_on(&follower.member);
-            let current = follower.next == end && follower.in_flight_bytes <= JOIN_LAG_BYTES;
-            let whole = follower.floor.is_some_and(|floor| durable >= floor) && durable >= self.commit.epoch_start();
-            // A name stands once in a set: its earlier store has to leave before this one joins.
-            current && whole && !self.commit.counted().any(|member| member.name == follower.member.name)
-        });
-        let Some(newcomer) = ready.map(|follower| follower.member.clone()) else { return };
-        if self.commit.await_newcomer(newcomer).is_ok() {
-            self.awaiting_since = now;
-            self.admit(now, out);
-        }
-    }
-
-    fn pump_all(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
-        for stream in self.followers.keys().copied().collect::<Vec<_>>() {
-            self.pump(now, stream, out);
-        }
-    }
-
-    /// Sends what the follower lacks and its window takes: from memory, or by way of the journal.
-    fn pump(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
-        loop {
-            let Some(follower) = self.followers.get_mut(&stream) else { return };
-            let full = follower.in_flight_bytes >= WINDOW_BYTES;
-            if full || follower.reading || follower.awaits_base || follower.next >= self.recent.next() {
-                return;
-            }
-            if !self.recent.holds(follower.next) {
-                follower.reading = true;
-                out.push(PrimaryOutput::ReadLog(stream, follower.next));
-                return;
-            }
-            let frames = self.recent.from(follower.next, BATCH_BYTES);
-            self.send_records(now, stream, frames, out);
-        }
-    }
-
-    fn send_records(&mut self, now: Duration, stream: StreamId, frames: Vec<Frame>, out: &mut Vec<PrimaryOutput>) {
-        let committed = self.commit.committed();
-        let Some(follower) = self.followers.get_mut(&stream) else { return };
-        follower.last_sent = now;
-        if let Some(last) = frames.last() {
-            let (index, bytes) = (last.position.index, frames.iter().map(Frame::len).sum());
-            follower.next = index.next();
-            if follower.in_flight.is_empty() {
-                follower.last_progress = now;
-            }
-            follower.in_flight.push_back((index, bytes));
-            follower.in_flight_bytes += bytes;
-        }
-        let records = Records { epoch: self.epoch, committed, frames };
-        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Records(records)));
-    }
-
-    /// A follower that comes again has lost its earlier stream; one that comes with another store, or another process
-    /// where the process counts, has lost its place in the set for good.
-    fn drop_streams_of(&mut self, now: Duration, identity: &Identity, out: &mut Vec<PrimaryOutput>) {
-        let earlier = self.followers.iter().filter(|(_, follower)| follower.identity.name == identity.name);
-        for stream in earlier.map(|(stream, _)| *stream).collect::<Vec<_>>() {
-            self.close(now, stream, "replaced by a newer connection of the same replica", out);
-        }
-        let gone = self.commit.counted().filter(|member| member.name == identity.name && !member.is(identity));
-        for member in gone.cloned().collect::<Vec<_>>() {
-            self.mark_lost(now, member, Duration::ZERO);
-        }
-    }
-
-    /// Only of members: of others it makes no difference. The shorter grace counts.
-    fn mark_lost(&mut self, now: Duration, member: Member, grace: Duration) {
-        if self.commit.counted().any(|counted| *counted == member) {
-            let lost = self.lost.entry(member).or_insert(Lost { since: now, grace });
-            lost.grace = lost.grace.min(grace);
-        }
-    }
-
-    /// A reset is an ended process or a moment's break: long enough to tell them apart, no longer.
-    fn reset_grace(&self) -> Duration {
-        self.config.backup_timeout / 4
-    }
-
-    fn refuse(&self, stream: StreamId, reason: &str, out: &mut Vec<PrimaryOutput>) {
-        let refusal = Refusal { epoch: self.epoch, reason: reason.into() };
-        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Refusal(refusal)));
-        out.push(PrimaryOutput::Close(stream, reason.into()));
-    }
-
-    fn close(&mut self, now: Duration, stream: StreamId, reason: &str, out: &mut Vec<PrimaryOutput>) {
-        out.push(PrimaryOutput::Close(stream, reason.into()));
-        if let Some(follower) = self.followers.remove(&stream) {
-            self.mark_lost(now, follower.member, self.reset_grace());
         }
     }
 }
