@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::server::TcpIncoming;
 use understudy_journal::{DirStorage, Journal, Options};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
 use understudy_proto::control_server::ControlServer;
@@ -233,9 +233,11 @@ fn serve_peers(
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     let tls = tls.server();
     let tls = server_builder().tls_config(tls).context("--tls-dir does not hold a certificate and its key")?;
+    // Acknowledgements and records are small and must not wait for one another.
+    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let router = { tls }.add_service(replica).add_service(ControlServer::new(control));
     tokio::spawn(async move {
-        if let Err(error) = router.serve_with_incoming(TcpListenerStream::new(listener)).await {
+        if let Err(error) = router.serve_with_incoming(incoming).await {
             tracing::error!("the gRPC server ended: {error}");
         }
     });

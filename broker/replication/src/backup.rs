@@ -24,6 +24,8 @@ const STUCK_TIMEOUTS: u32 = 5;
 #[derive(Clone, Debug)]
 pub struct BackupConfig {
     pub me: Identity,
+    /// `durability: Replicated`: what has been received counts, so it is acknowledged at once.
+    pub replicated_only: bool,
     pub backup_timeout: Duration,
 }
 
@@ -156,6 +158,8 @@ pub struct Backup {
     pending: VecDeque<Frame>,
     durable: Index,
     session: Session,
+    /// The journal has reported under this session, so the epoch that came before it is on disk (rule 2).
+    epoch_is_durable: bool,
     link: Link,
     catch_up: Option<CatchUp>,
     /// A primary has welcomed this process.
@@ -176,6 +180,7 @@ impl Backup {
             durable: Index(0),
             history,
             session: 0,
+            epoch_is_durable: false,
             link: Link::Down { since: now, reset: false },
             catch_up: None,
             has_followed: false,
@@ -247,6 +252,7 @@ impl Backup {
     /// A connection to a primary stands; the answer is the first word on it.
     pub fn handle_connected(&mut self, now: Duration) -> Hello {
         self.session += 1;
+        self.epoch_is_durable = false;
         let since = match self.link {
             Link::Down { since, .. } => since,
             _ => now,
@@ -347,10 +353,12 @@ impl Backup {
         // All or nothing: the history never names a record that was not given to the journal.
         records.frames.iter().for_each(|frame| self.history.extend(frame.position));
         self.committed = self.committed.max(records.committed);
-        if records.frames.is_empty() {
+        let due = records.frames.is_empty() || self.config.replicated_only;
+        if due && self.epoch_is_durable {
             let (durable, received) = (self.durable, self.history.last().index);
             out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
-        } else {
+        }
+        if !records.frames.is_empty() {
             self.pending.extend(records.frames.iter().cloned());
             out.push(BackupOutput::Append(self.session, records.frames));
         }
@@ -433,6 +441,7 @@ impl Backup {
         if session != self.session || !matches!(self.link, Link::Following { .. }) {
             return;
         }
+        self.epoch_is_durable = true;
         self.durable = self.durable.max(index).min(self.history.last().index);
         let (durable, received) = (self.durable, self.history.last().index);
         out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));

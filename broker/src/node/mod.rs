@@ -324,7 +324,11 @@ impl Node {
             self.ended = true;
             return;
         }
-        let config = BackupConfig { me: self.me.clone(), backup_timeout: self.config.backup_timeout };
+        let config = BackupConfig {
+            me: self.me.clone(),
+            replicated_only: self.config.replicated_only(),
+            backup_timeout: self.config.backup_timeout,
+        };
         let Recovered { core, log, recorded_set } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");
         let backup = Backup::new(self.now, config, log);

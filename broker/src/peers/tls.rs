@@ -95,7 +95,6 @@ fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 /// The same windows on the serving side.
 pub(crate) fn server_builder() -> tonic::transport::Server {
     tonic::transport::Server::builder()
-        .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
 }

@@ -204,7 +204,8 @@ fn a_refused_batch_leaves_no_phantom_in_the_history() {
         applied: Index(0),
         pending: Default::default(),
     };
-    let mut b = Backup::new(at(0), BackupConfig { me: id(2, 2), backup_timeout: at(2000) }, log);
+    let mut b =
+        Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
     let mut out = Vec::new();
     b.handle_connected(at(0));
     b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::After(Index(0)) }, &mut out)
@@ -226,7 +227,8 @@ fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
         applied: Index(0),
         pending: Default::default(),
     };
-    let mut b = Backup::new(at(0), BackupConfig { me: id(2, 2), backup_timeout: at(2000) }, log);
+    let mut b =
+        Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
     let mut out = Vec::new();
     b.handle_connected(at(0));
     b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::Base }, &mut out).unwrap();

@@ -167,7 +167,8 @@ impl Node {
         self.state = log.contents().range(..=applied).map(|(index, number)| (*index, *number)).collect();
         self.last_index = applied;
         let pending = log.records.iter().filter(|frame| frame.position.index > applied).cloned().collect();
-        let config = BackupConfig { me: self.identity(), backup_timeout: BACKUP_TIMEOUT };
+        let config =
+            BackupConfig { me: self.identity(), replicated_only: self.replicated, backup_timeout: BACKUP_TIMEOUT };
         let (known_epoch, history, first) = (self.store.known_epoch, log.history(), log.first());
         let log = RecoveredLog { known_epoch, history, first, floor, applied, pending };
         let backup = Backup::new(now, config, log);
