@@ -67,8 +67,9 @@ pub const MAX_UNACKED_PER_CHANNEL: usize = 1 << 18;
 /// Messages handed out in one step, so that a step stays around a millisecond and publishers get their turn.
 pub const MAX_DELIVERIES_PER_STEP: usize = 4096;
 
-/// Bytes handed out in one step: what a fast network takes in a few milliseconds.
-pub const MAX_DELIVERED_BYTES_PER_STEP: u64 = 8 << 20;
+/// Bytes handed out in one step: what a fast network takes in a millisecond, and what one client may be given beyond its
+/// bound before the shell says that it does not read.
+pub const MAX_DELIVERED_BYTES_PER_STEP: u64 = 1 << 20;
 
 /// Messages from one queue before the next queue has its turn: enough to make batches, few enough to be fair.
 pub const MAX_DELIVERIES_PER_TURN: usize = 128;

@@ -260,6 +260,7 @@ impl Node {
             if !self.carry_out_primary() {
                 break;
             }
+            self.dispatch_effects(); // who does not read is known before more is handed out
             self.more_to_deliver = self.is_primary() && self.core.deliver(&mut self.out);
         }
         self.poll_keeper();
