@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "the simulation makes the frames it reads")]
 
-mod holes;
+mod mended;
 mod node;
 mod scenarios;
 mod store;

@@ -1,4 +1,5 @@
-//! Suspected holes, each as one interleaving.
+//! Interleavings that once lost something or stood still, each as one short story.
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
