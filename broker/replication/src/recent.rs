@@ -33,9 +33,10 @@ impl Recent {
         self.frames.push_back(frame.clone());
     }
 
-    /// Drops the oldest over the bound, but nothing that is not durable here: it could not be read back from the journal.
-    pub(crate) fn trim(&mut self, durable: Index) {
-        while self.bytes > MAX_DURABLE_BYTES && self.first <= durable {
+    /// Drops the oldest over the bound, but nothing after `settled`, which is durable here and committed: the rest could not
+    /// be read back from the journal, or is counted back by its length once it is committed.
+    pub(crate) fn trim(&mut self, settled: Index) {
+        while self.bytes > MAX_DURABLE_BYTES && self.first <= settled {
             let Some(frame) = self.frames.pop_front() else { break };
             self.bytes -= frame.len();
             self.first = self.first.next();

@@ -71,6 +71,18 @@ fn ack(p: &mut Primary, now: u64, n: u64, index: u64, out: &mut Vec<PrimaryOutpu
     );
 }
 
+/// What a new store's journal gives.
+fn empty_log(known_epoch: u64) -> RecoveredLog {
+    RecoveredLog {
+        known_epoch: Epoch(known_epoch),
+        history: History::default(),
+        first: Index(1),
+        floor: Index(0),
+        applied: Index(0),
+        pending: Default::default(),
+    }
+}
+
 #[test]
 fn a_large_message_durable_here_first_is_counted_back() {
     let (mut p, mut out) = pair();
@@ -197,14 +209,7 @@ fn a_newcomer_given_up_does_not_keep_a_deleted_lease_from_coming_back() {
 
 #[test]
 fn a_refused_batch_leaves_no_phantom_in_the_history() {
-    let log = RecoveredLog {
-        known_epoch: Epoch(1),
-        history: History::default(),
-        first: Index(1),
-        floor: Index(0),
-        applied: Index(0),
-        pending: Default::default(),
-    };
+    let log = empty_log(1);
     let mut b =
         Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
     let mut out = Vec::new();
@@ -220,14 +225,7 @@ fn a_refused_batch_leaves_no_phantom_in_the_history() {
 
 #[test]
 fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
-    let log = RecoveredLog {
-        known_epoch: Epoch(1),
-        history: History::default(),
-        first: Index(1),
-        floor: Index(0),
-        applied: Index(0),
-        pending: Default::default(),
-    };
+    let log = empty_log(1);
     let mut b =
         Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
     let mut out = Vec::new();
@@ -254,4 +252,25 @@ fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
         !out.iter().any(|o| matches!(o, BackupOutput::CompleteBase(_))),
         "the journal refuses this and the process ends"
     );
+}
+
+#[test]
+fn nothing_is_acknowledged_before_its_epoch_is_on_disk() {
+    for replicated_only in [false, true] {
+        let log = empty_log(0);
+        let config = BackupConfig { me: id(2, 2), replicated_only, backup_timeout: at(2000) };
+        let mut b = Backup::new(at(0), config, log);
+        let mut out = Vec::new();
+        b.handle_connected(at(1));
+        let welcome = Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::After(Index(0)) };
+        b.handle_welcome(at(2), welcome, &mut out).unwrap();
+        let Some(BackupOutput::Barrier(session)) = out.last().cloned() else { panic!("{out:?}") };
+        for frames in [vec![], vec![frame(1, 10, 0)], vec![]] {
+            b.handle_records(at(3), Records { epoch: Epoch(1), committed: Index(0), frames }, &mut out).unwrap();
+        }
+        let acknowledges = |out: &[BackupOutput]| out.iter().any(|o| matches!(o, BackupOutput::Acknowledge(_)));
+        assert!(!acknowledges(&out), "the journal has not reported yet: {out:?}");
+        b.handle_durable(session, Index(1), &mut out);
+        assert!(acknowledges(&out));
+    }
 }
