@@ -16,5 +16,5 @@ pub use ids::{
     Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,
 };
 pub use record::{
-    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, Message, QueueSpec, Record, RecordError,
+    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, QueueSpec, Record, RecordError,
 };

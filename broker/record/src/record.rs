@@ -83,10 +83,26 @@ pub enum BasePiece {
     QueueDone {
         queue: QueueId,
     },
+    /// Messages of a queue's backlog by reference: what they say stands in the same store's segments. In checkpoints only,
+    /// never on a stream. Those of one queue come newest first, over all its pieces.
+    Held {
+        queue: QueueId,
+        messages: Vec<HeldMessage>,
+    },
     /// The base is whole. `floor`: no earlier index may be the end of this log, since the backlog shows effects up to it.
     End {
         floor: Index,
     },
+}
+
+/// A message that a queue holds, without the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldMessage {
+    pub index: Index,
+    /// How often it was delivered and came back.
+    pub delivery_count: u32,
+    /// What it weighs: body and properties, in bytes.
+    pub bytes: u32,
 }
 
 /// What a publisher handed over, unchanged.
@@ -238,6 +254,7 @@ impl BasePiece {
             }
             Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
             Self::End { floor } => _ = w.u8(8).u64(floor.0),
+            Self::Held { queue, messages } => write_held(w.u8(9).u64(queue.0.0), messages),
         }
     }
 
@@ -270,6 +287,7 @@ impl BasePiece {
             },
             7 => Self::QueueDone { queue: r.queue()? },
             8 => Self::End { floor: r.index()? },
+            9 => Self::Held { queue: r.queue()?, messages: read_held(&mut r)? },
             tag => return Err(RecordError::UnknownTag { tag }),
         };
         r.finish()?;
@@ -313,6 +331,31 @@ fn write_message(w: &mut Writer<'_>, message: &Message) {
 fn read_message(r: &mut Reader, body: Body) -> Result<Message, RecordError> {
     let persistent = r.bool()?;
     Ok(Message { exchange: r.short()?, routing_key: r.short()?, properties: r.bytes()?, persistent, body })
+}
+
+/// Each index as its distance below the one before: a few bytes a message.
+fn write_held(w: &mut Writer<'_>, messages: &[HeldMessage]) {
+    let mut before = u64::MAX;
+    w.list(messages, |w, message| {
+        assert!(message.index.0 < before, "held messages come newest first");
+        w.varint(before - message.index.0).varint(message.delivery_count.into()).varint(message.bytes.into());
+        before = message.index.0;
+    });
+}
+
+fn read_held(r: &mut Reader) -> Result<Vec<HeldMessage>, RecordError> {
+    let mut before = u64::MAX;
+    let mut messages = Vec::new();
+    for _ in 0..r.count(3)? {
+        let distance = r.varint()?;
+        let index = before.checked_sub(distance).filter(|index| *index < before);
+        let index = Index(index.ok_or(RecordError::Malformed { what: "held message's distance", value: distance })?);
+        let narrow = |what, value: u64| u32::try_from(value).map_err(|_| RecordError::Malformed { what, value });
+        let delivery_count = narrow("delivery count", r.varint()?)?;
+        messages.push(HeldMessage { index, delivery_count, bytes: narrow("held message's size", r.varint()?)? });
+        before = index.0;
+    }
+    Ok(messages)
 }
 
 fn write_exchange(w: &mut Writer<'_>, spec: &ExchangeSpec) {

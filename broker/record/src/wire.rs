@@ -50,6 +50,23 @@ impl Reader {
         ShortStr::new(self.0.split_to(len)).ok_or(RecordError::Malformed { what: "short string", value: len as u64 })
     }
 
+    /// Seven bits a byte, the lowest first.
+    pub(crate) fn varint(&mut self) -> Result<u64, RecordError> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let byte = u64::from(self.u8()?);
+            let bits = byte & 0x7f;
+            if (shift == 63 && bits > 1) || (shift > 0 && byte == 0) {
+                return Err(RecordError::Malformed { what: "number's last byte", value: byte });
+            }
+            value |= bits << shift;
+            if byte < 0x80 {
+                return Ok(value);
+            }
+        }
+        Err(RecordError::Malformed { what: "number of more than ten bytes", value })
+    }
+
     /// A list's length, refused if the bytes left cannot hold that many items of `item_bytes` each: no allocation on the
     /// word of a damaged count.
     pub(crate) fn count(&mut self, item_bytes: usize) -> Result<usize, RecordError> {
@@ -135,6 +152,14 @@ impl Writer<'_> {
 
     pub(crate) fn bool(&mut self, value: bool) -> &mut Self {
         self.u8(value.into())
+    }
+
+    pub(crate) fn varint(&mut self, mut value: u64) -> &mut Self {
+        while value >= 0x80 {
+            self.0.put_u8(value as u8 | 0x80);
+            value >>= 7;
+        }
+        self.u8(value as u8)
     }
 
     pub(crate) fn bytes(&mut self, value: &[u8]) -> &mut Self {

@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, FRAME_HEADER_BYTES, Frame, FrameError,
-    Identity, Index, Member, Message, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr,
-    StoreId, peek_header,
+    HeldMessage, Identity, Index, Member, Message, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope,
+    ShortStr, StoreId, peek_header,
 };
 
 fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
@@ -113,6 +113,18 @@ fn record() -> impl Strategy<Value = Record> {
     ]
 }
 
+/// Newest first, each index once.
+fn held() -> impl Strategy<Value = Vec<HeldMessage>> {
+    vec((any::<u64>(), any::<u32>(), any::<u32>()), 0..40).prop_map(|mut messages| {
+        messages.sort_unstable_by_key(|(index, ..)| std::cmp::Reverse(*index));
+        messages.dedup_by_key(|(index, ..)| *index);
+        let messages = messages.into_iter().filter(|(index, ..)| *index < u64::MAX);
+        messages
+            .map(|(index, delivery_count, bytes)| HeldMessage { index: Index(index), delivery_count, bytes })
+            .collect()
+    })
+}
+
 fn piece() -> impl Strategy<Value = BasePiece> {
     prop_oneof![
         (position(), vec(position(), 0..6), members()).prop_map(|(sync_point, epochs, in_sync)| BasePiece::Start {
@@ -129,6 +141,7 @@ fn piece() -> impl Strategy<Value = BasePiece> {
         }),
         queue().prop_map(|queue| BasePiece::QueueDone { queue }),
         index().prop_map(|floor| BasePiece::End { floor }),
+        (queue(), held()).prop_map(|(queue, messages)| BasePiece::Held { queue, messages }),
     ]
 }
 

@@ -4,8 +4,8 @@
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, Identity, Index, Member, Message,
-    Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
+    BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
+    Member, Message, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -338,6 +338,19 @@ fn base_end() {
         &expect![[r#"
         087800000000000000
     "#]],
+    );
+}
+
+#[test]
+fn base_held() {
+    let held = |index, delivery_count, bytes| HeldMessage { index: Index(index), delivery_count, bytes };
+    check_piece(
+        &BasePiece::Held { queue: queue(5), messages: vec![held(1000, 0, 1024), held(999, 2, 0), held(3, 0, 100)] },
+        &expect![[r#"
+            0905000000000000000300000097f8ff
+            ffffffffffff01008008010200e40700
+            64
+        "#]],
     );
 }
 
