@@ -156,10 +156,13 @@ fn judge_ended(now: Duration, view: &View, observed: &Observed, holder: &Identit
     Verdict::Keep { reason, until: Some(expiry(observed)) }
 }
 
-/// The elector does not hear the holder. Two witnesses are enough for the operator; otherwise the Lease has to run out.
+/// The elector does not hear the holder. Two witnesses are enough for the operator, unless a member that it hears hears the
+/// holder: then the two may sit behind one broken link, and a primary that renews its Lease shrinks the set and goes on.
+/// Otherwise the Lease has to run out.
 fn judge_unheard(now: Duration, view: &View, observed: &Observed, holder: &Identity) -> Verdict {
     let mut wake = expiry(observed);
-    if view.elector == Elector::Operator {
+    let hearer = hearer(view, &observed.lease);
+    if view.elector == Elector::Operator && hearer.is_none() {
         let mine = lost_by_elector_at(view, holder);
         let other = first_witness(view, &observed.lease);
         if let (Some(mine), Some((others, witness))) = (mine, other) {
@@ -170,7 +173,6 @@ fn judge_unheard(now: Duration, view: &View, observed: &Observed, holder: &Ident
             wake = wake.min(both);
         }
     }
-    let hearer = hearer(view, &observed.lease);
     if now >= expiry(observed) {
         // Rule 6: past its Lease a primary goes on as long as every member of its set acknowledges. If one does not, it
         // can neither commit nor, without the Lease, shrink the set: then it is replaced though somebody hears it.

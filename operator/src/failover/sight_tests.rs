@@ -27,14 +27,16 @@ fn a_healthy_primary_is_left_alone() {
     check(&Scene::new(), expect!["wait: primary orders-0 is heard"]);
 }
 
-/// A killed process: its streams break, here and at a backup, before any Pod object changes.
+/// A killed process: its streams break, here and at the backups, before any Pod object changes.
 #[test]
-fn two_broken_streams_are_enough() {
+fn broken_streams_are_enough() {
     let mut scene = Scene::new();
     scene.sight.handle_lost(&name(0), Loss::Reset, scene.now);
     check(&scene, expect!["wait: orders-1 still hears primary orders-0"]);
     scene.after(3);
     scene.hear_of_loss(1, 1, true);
+    check(&scene, expect!["wait: orders-2 still hears primary orders-0"]);
+    scene.hear_of_loss(2, 1, true);
     check(
         &scene,
         expect!["elect orders-2 at 2 with orders-1 orders-2: the elector and orders-1 have both lost primary orders-0"],

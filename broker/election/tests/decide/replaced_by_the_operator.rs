@@ -25,10 +25,29 @@ fn a_primary_whose_process_was_seen_to_exit() {
 
 #[test]
 fn a_primary_that_two_witnesses_have_lost() {
-    let case = healthy(&["a", "b", "c"]).reset("a").lost_primary(&["c"], Loss::Reset, 990);
+    let case = healthy(&["a", "b", "c"]).reset("a").lost_primary(&["b", "c"], Loss::Reset, 990);
     case.check(expect![[r#"
         elect at version 7: epoch 4 held by b/b/1; in sync: b/b, c/c
+        PrimaryLost: the elector and b have both lost primary a
+    "#]]);
+}
+
+/// The elector and one backup may sit behind the same broken link: on one node, in one zone.
+#[test]
+fn a_primary_that_two_witnesses_have_lost_is_left_while_a_third_member_hears_it() {
+    let case = || healthy(&["a", "b", "c"]).reset("a").lost_primary(&["c"], Loss::Reset, 990);
+    case().check(expect![[r#"
+        wait until +5000
+        PrimaryStillHeard: b still hears primary a
+    "#]]);
+    let silent = case().silent_since("b", 990);
+    silent.check(expect![[r#"
+        elect at version 7: epoch 4 held by c/c/1; in sync: c/c
         PrimaryLost: the elector and c have both lost primary a
+    "#]]);
+    case().at(5_000).check(expect![[r#"
+        elect at version 7: epoch 4 held by b/b/1; in sync: b/b, c/c
+        LeaseExpired: primary a is not heard and has not renewed its Lease for 5000 ms
     "#]]);
 }
 
@@ -135,14 +154,14 @@ fn a_holder_that_answers_but_never_takes_its_role() {
 }
 
 #[test]
-fn a_deleted_pod_that_backups_still_hear_is_left_until_one_has_lost_it() {
+fn a_deleted_pod_that_backups_still_hear_is_left_until_they_have_lost_it() {
     let case = || healthy(&["a", "b", "c"]).gone("a");
     case().check(expect![[r#"
         wait until +5000
         PrimaryStillHeard: b still hears primary a
     "#]]);
-    case().lost_primary(&["b"], Loss::Reset, 990).check(expect![[r#"
+    case().lost_primary(&["b", "c"], Loss::Reset, 990).check(expect![[r#"
         elect at version 7: epoch 4 held by b/b/1; in sync: b/b, c/c
-        PrimaryLost: the elector and b have both lost primary a
+        PrimaryGone: the process of primary a has ended
     "#]]);
 }
