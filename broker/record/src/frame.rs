@@ -17,7 +17,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
-use crate::{BasePiece, Body, Epoch, Index, Member, Position, Record, RecordError, Rope};
+use crate::{BasePiece, Body, Epoch, Index, Member, Message, Position, Record, RecordError, Rope};
 
 pub const FRAME_HEADER_BYTES: usize = 40;
 
@@ -151,6 +151,44 @@ impl Frame {
 }
 
 impl Frame {
+    /// The index of the message that this frame carries, if it carries one. Cheap: nothing is decoded.
+    pub fn message_index(&self) -> Option<Index> {
+        let meta = self.head.get(FRAME_HEADER_BYTES..)?;
+        match (self.kind, *meta.first()?) {
+            (FrameKind::Record, Record::PUBLISH) => Some(self.position.index),
+            // After the tag: the queue, then the index.
+            (FrameKind::Base, BasePiece::MESSAGE) => {
+                let bytes = meta.get(9..17)?.try_into().ok()?;
+                Some(Index(u64::from_le_bytes(bytes)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The message that this frame carries, in memory of its own: it holds on to nothing that the frame was read with.
+    ///
+    /// # Errors
+    /// If the frame cannot be decoded.
+    pub fn detached_message(&self) -> Result<Option<Message>, RecordError> {
+        if self.message_index().is_none() {
+            return Ok(None);
+        }
+        let head = Bytes::copy_from_slice(&self.head[FRAME_HEADER_BYTES..]);
+        let mut body = BytesMut::with_capacity(self.body.len());
+        self.body.pieces().for_each(|piece| body.extend_from_slice(piece));
+        let body = Body::new(body.freeze());
+        Ok(match self.kind {
+            FrameKind::Record => match Record::decode(head, body)? {
+                Record::Publish { message, .. } => Some(message),
+                _ => None,
+            },
+            FrameKind::Base => match BasePiece::decode(head, body)? {
+                BasePiece::Message { message, .. } => Some(message),
+                _ => None,
+            },
+        })
+    }
+
     /// The in-sync set that this frame puts into force, if it is one that does (rule 7). Cheap for all others.
     pub fn in_sync_set(&self) -> Option<Vec<Member>> {
         match (self.kind, self.head.get(FRAME_HEADER_BYTES)) {

@@ -177,6 +177,7 @@ pub enum RecordError {
 impl Record {
     pub(crate) const EPOCH_START: u8 = 1;
     pub(crate) const IN_SYNC_SET: u8 = 2;
+    pub(crate) const PUBLISH: u8 = 9;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -191,7 +192,7 @@ impl Record {
             Self::Bind(binding) => write_binding(w.u8(7), binding),
             Self::Unbind(binding) => write_binding(w.u8(8), binding),
             Self::Publish { targets, message } => {
-                w.u8(9).list(targets, |w, queue| _ = w.u64(queue.0.0));
+                w.u8(Self::PUBLISH).list(targets, |w, queue| _ = w.u64(queue.0.0));
                 write_message(w, message);
             }
             Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
@@ -220,7 +221,7 @@ impl Record {
             6 => Self::QueueDelete { queue: r.queue()? },
             7 => Self::Bind(read_binding(&mut r)?),
             8 => Self::Unbind(read_binding(&mut r)?),
-            9 => Self::Publish { targets: r.queues()?, message: read_message(&mut r, body)? },
+            Self::PUBLISH => Self::Publish { targets: r.queues()?, message: read_message(&mut r, body)? },
             10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
@@ -233,6 +234,7 @@ impl Record {
 
 impl BasePiece {
     pub(crate) const START: u8 = 1;
+    pub(crate) const MESSAGE: u8 = 6;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -249,7 +251,7 @@ impl BasePiece {
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
             Self::Message { queue, index, delivery_count, message } => {
-                w.u8(6).u64(queue.0.0).u64(index.0).u32(*delivery_count);
+                w.u8(Self::MESSAGE).u64(queue.0.0).u64(index.0).u32(*delivery_count);
                 write_message(w, message);
             }
             Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
@@ -279,7 +281,7 @@ impl BasePiece {
             3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r)? },
             4 => Self::Binding(read_binding(&mut r)?),
             5 => Self::TopologyEnd,
-            6 => Self::Message {
+            Self::MESSAGE => Self::Message {
                 queue: r.queue()?,
                 index: r.index()?,
                 delivery_count: r.u32()?,

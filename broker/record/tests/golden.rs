@@ -386,6 +386,22 @@ fn a_frame_is_header_meta_and_body() {
 }
 
 #[test]
+fn a_frame_knows_its_message() {
+    let position = Position::new(Epoch(3), Index(7));
+    let publish = Record::Publish { targets: vec![queue(5)], message: message() };
+    let frame = Frame::record(position, Index(0), &publish, &mut BytesMut::new());
+    assert_eq!(frame.message_index(), Some(Index(7)));
+    assert_eq!(frame.detached_message(), Ok(Some(message())));
+    let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() };
+    let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
+    assert_eq!(frame.message_index(), Some(Index(42)));
+    assert_eq!(frame.detached_message(), Ok(Some(message())));
+    let piece = BasePiece::QueueDone { queue: queue(5) };
+    let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
+    assert_eq!((frame.message_index(), frame.detached_message()), (None, Ok(None)));
+}
+
+#[test]
 fn a_body_stays_beside_the_meta() {
     let record = Record::Publish { targets: vec![queue(5)], message: message() };
     assert_eq!(record.body(), Body::new(Bytes::from_static(b"hello")));
