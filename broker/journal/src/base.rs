@@ -9,14 +9,18 @@ use crate::error::{Failure, JournalError};
 use crate::journal::Log;
 use crate::reader::{Segment, lock};
 use crate::recovery::create_segment;
+use crate::checkpoint::CHECKPOINT_NAME;
 use crate::segment::SegmentId;
 use crate::state::{Base, LogState};
 use crate::store::StoreMeta;
+use crate::store_map::StoreMap;
 
 /// The log in force, put aside while another is filled.
 pub(crate) struct Aside {
     log: Log,
     segments: Vec<Segment>,
+    older: StoreMap,
+    checkpoint: Option<Position>,
 }
 
 impl Journal {
@@ -54,8 +58,12 @@ impl Journal {
         let written = meta.write(&*self.storage);
         self.or_fail(written)?;
         self.meta = meta;
-        let old = self.aside.take().map(|aside| aside.segments).unwrap_or_default();
-        let removed = self.remove_segments(&old);
+        // So that no reader does it while the writer waits for the lock.
+        lock(&self.shared).older.base();
+        let Some(old) = self.aside.take() else { return Ok(durable) };
+        let ids = old.segments.iter().map(|segment| segment.id).chain(old.older.kept.iter().map(|kept| kept.id));
+        let names = ids.map(SegmentId::name).chain(old.checkpoint.map(|_| CHECKPOINT_NAME.to_owned()));
+        let removed = self.remove_files(names.collect());
         self.or_fail(removed)?;
         Ok(durable)
     }
@@ -69,14 +77,15 @@ impl Journal {
             let mut shared = lock(&self.shared);
             shared.version += 1;
             (shared.first, shared.last) = (self.log.state.first(), self.log.state.head.last);
+            (shared.older, shared.checkpoint) = (aside.older, aside.checkpoint);
             std::mem::replace(&mut shared.segments, aside.segments)
         };
-        let removed = self.remove_segments(&half);
+        let removed = self.remove_files(half.iter().map(|segment| segment.id.name()).collect());
         self.or_fail(removed)
     }
 
     fn new_log(&self) -> Result<Log, Failure> {
-        let tail_id = SegmentId { generation: self.log.tail_id.generation + 1, sequence: 0 };
+        let tail_id = SegmentId::log(self.log.tail_id.generation + 1, 0);
         let tail = create_segment(&*self.storage, self.meta.id, tail_id, Position::default())?;
         Ok(Log {
             state: LogState::awaiting_base(),
@@ -92,21 +101,20 @@ impl Journal {
     fn put_in_front(&mut self, log: Log) {
         let segment = Segment::new(log.tail_id, log.state.first());
         let log = std::mem::replace(&mut self.log, log);
-        let segments = {
-            let mut shared = lock(&self.shared);
-            shared.version += 1;
-            (shared.first, shared.last) = (self.log.state.first(), self.log.state.head.last);
-            std::mem::replace(&mut shared.segments, vec![segment])
-        };
-        self.aside = Some(Aside { log, segments });
+        let mut shared = lock(&self.shared);
+        shared.version += 1;
+        (shared.first, shared.last) = (self.log.state.first(), self.log.state.head.last);
+        let segments = std::mem::replace(&mut shared.segments, vec![segment]);
+        let (older, checkpoint) = (std::mem::take(&mut shared.older), shared.checkpoint.take());
+        drop(shared);
+        self.aside = Some(Aside { log, segments, older, checkpoint });
     }
 
     /// Newest first and in one go: their generation counts no more, so a hole among them is no matter.
-    fn remove_segments(&self, segments: &[Segment]) -> Result<(), Failure> {
+    fn remove_files(&self, names: Vec<String>) -> Result<(), Failure> {
         let storage = &*self.storage;
-        for segment in segments.iter().rev() {
-            let name = segment.id.name();
-            storage.remove(&name).map_err(Failure::of(storage, "remove", &name))?;
+        for name in names.iter().rev() {
+            storage.remove(name).map_err(Failure::of(storage, "remove", name))?;
         }
         storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))
     }

@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex};
 use understudy_record::{Epoch, Frame, FrameKind, Index, Position, StoreId};
 
 use crate::base::Aside;
+use crate::checkpoint::{CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME};
+use crate::draft::{Checkpointer, Finished, Obsolete};
 use crate::error::{Failure, JournalError, OpenError};
 use crate::reader::{LogReader, Segment, Shared, lock};
 use crate::recovery::{self, Recovery, Visit, create_segment};
 use crate::segment::{Cursor, Item, MARK_BYTES, SegmentId, encode_mark};
 use crate::state::{Base, LogState};
 use crate::store::StoreMeta;
+use crate::store_map::StoreMap;
 use crate::{Storage, StorageFile};
 
 /// Frames given to one vectored write: two pieces each is what a kernel takes at once (1024).
@@ -24,12 +27,17 @@ const MIN_SEGMENT_BYTES: u64 = 256;
 pub struct Options {
     /// A segment is closed by the frame that makes it at least this long, in bytes. A frame is never split.
     pub segment_bytes: u64,
+    /// What a checkpoint leaves of the log before its sync point, in bytes: a follower that was away for a moment resumes.
+    pub retain_bytes: u64,
+    /// The same while a follower lacks it.
+    pub retain_for_followers_bytes: u64,
 }
 
 impl Default for Options {
-    /// 64 MiB: a few seconds of a busy broker, so that space comes back in small steps.
+    /// Segments of 64 MiB: a few seconds of a busy broker, so that space comes back in small steps; one more is retained. A
+    /// follower that lacks more than 1 GiB fetches the live messages instead.
     fn default() -> Self {
-        Self { segment_bytes: 64 << 20 }
+        Self { segment_bytes: 64 << 20, retain_bytes: 64 << 20, retain_for_followers_bytes: 1 << 30 }
     }
 }
 
@@ -69,7 +77,7 @@ impl Journal {
         fresh: StoreId,
         visit: Visit<'_>,
     ) -> Result<(Self, Recovery), OpenError> {
-        let options = Options { segment_bytes: options.segment_bytes.max(MIN_SEGMENT_BYTES) };
+        let options = Options { segment_bytes: options.segment_bytes.max(MIN_SEGMENT_BYTES), ..options };
         let opened = recovery::open(&*storage, fresh, visit)?;
         let state = opened.state;
         let recovery = Recovery {
@@ -89,7 +97,16 @@ impl Journal {
         };
         let last = opened.segments.last().expect("an opened log has a segment");
         let (tail_id, tail_len) = (last.id, last.len);
-        let shared = Shared { version: 0, segments: opened.segments, first: state.first(), last: state.head.last };
+        let shared = Shared {
+            version: 0,
+            moves: 0,
+            segments: opened.segments,
+            older: opened.older,
+            checkpoint: opened.checkpoint,
+            next_kept: opened.next_kept,
+            first: state.first(),
+            last: state.head.last,
+        };
         let log = Log {
             durable: state.head.last,
             state,
@@ -156,6 +173,38 @@ impl Journal {
     /// What may still be written, in bytes.
     pub fn free_space(&self) -> Result<u64, JournalError> {
         Ok(self.storage.free_space().map_err(Failure::of(&*self.storage, "measure", "the free space"))?)
+    }
+
+    /// What makes checkpoints, on another thread.
+    pub fn checkpointer(&self) -> Checkpointer {
+        Checkpointer::new(self.storage.clone(), self.meta.id, self.options, self.shared.clone())
+    }
+
+    /// Puts a checkpoint in force. `None` if it is of a log that was replaced meanwhile, or shows what is not durable here:
+    /// it is to be discarded. Durable on return; what is obsolete then may be removed at leisure.
+    pub fn install(&mut self, finished: &Finished) -> Result<Option<Obsolete>, JournalError> {
+        self.usable()?;
+        let sync_point = finished.sync_point;
+        let stale = self.base_in_progress()
+            || finished.generation != self.meta.generation
+            || self.epoch_at(sync_point.index).is_some_and(|epoch| epoch != sync_point.epoch);
+        if stale || finished.floor > self.log.durable.index || finished.floor < self.floor() {
+            return Ok(None);
+        }
+        let storage = &*self.storage;
+        let renamed = storage
+            .rename(CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME)
+            .map_err(Failure::of(storage, "replace", CHECKPOINT_NAME))
+            .and_then(|()| storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory")));
+        self.or_fail(renamed)?;
+        let shared = &mut *lock(&self.shared);
+        shared.moves += 1;
+        shared.checkpoint = Some(finished.sync_point);
+        shared.older = StoreMap::of_kept(finished.kept.clone());
+        shared.segments.retain(|segment| segment.id.sequence >= finished.log_start);
+        shared.first = finished.first_record;
+        self.log.state.rest_on(finished.sync_point, finished.floor, finished.first_record);
+        Ok(Some(Obsolete(finished.obsolete.clone())))
     }
 
     /// A reader for another thread.
@@ -262,10 +311,13 @@ impl Journal {
             _ = log.tail.truncate(log.tail_len);
             return Err(Failure::of(&*self.storage, "write", &log.tail_id.name())(error));
         }
-        let mut shared = lock(&self.shared);
-        let segment = shared.segments.last_mut().expect("the tail is one of the segments");
+        let Shared { segments, older, .. } = &mut *lock(&self.shared);
+        let segment = segments.last_mut().expect("the tail is one of the segments");
         for frame in frames {
             segment.note(before.index.next(), log.tail_len);
+            if let (FrameKind::Base, Some(index)) = (frame.kind, frame.message_index()) {
+                older.note_base_message(index, log.tail_id, log.tail_len);
+            }
             log.tail_len += frame.len() as u64;
             // A base piece has its sync point's position, which no record after it falls behind.
             *before = frame.position.max(*before);

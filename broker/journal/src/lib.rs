@@ -6,11 +6,18 @@
 //! reported durable any more. What it does not do: it decides nothing about roles, commits or confirms, holds no broker
 //! state, starts no thread and knows no clock. Its calls block; the shell gives it a thread.
 //!
+//! So that disk and restart follow what is live: a *checkpoint* holds the state as of a sync point, messages by reference;
+//! what the log had before it goes, and the few live messages of mostly dead segments are copied together first.
+//!
 //! Reading order: [`Storage`] (what is asked of a disk), `segment` (the bytes of a file), `state` (which frame may follow
-//! which), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`.
+//! which), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`, `store_map` (where
+//! messages are), `checkpoint` (the bytes of that file), `draft` and `consolidate` (making one).
 
 mod base;
+mod checkpoint;
+mod consolidate;
 mod dir;
+mod draft;
 mod error;
 mod journal;
 mod reader;
@@ -20,7 +27,9 @@ pub mod sim;
 mod state;
 mod storage;
 mod store;
+mod store_map;
 
+pub use draft::{CheckpointError, Checkpointer, Draft, Finished, Obsolete, Pace};
 pub use dir::{DirError, DirStorage};
 pub use error::{Failure, JournalError, OpenError};
 pub use journal::{Journal, Options};

@@ -7,14 +7,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use understudy_record::{Frame, FrameKind, Index, Position, StoreId};
 
+use crate::checkpoint;
 use crate::error::Failure;
 use crate::recovery::{Visit, VisitError};
 use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId};
+use crate::store_map::StoreMap;
 use crate::{Storage, StorageFile};
 
 /// How far apart a segment's signposts stand: a read from an arbitrary index passes over that much at most, and a segment
-/// of 64 MiB has a thousand of them.
-const SIGNPOST_BYTES: u64 = 64 << 10;
+/// of 64 MiB has a few thousand of them.
+pub(crate) const SIGNPOST_BYTES: u64 = 16 << 10;
+
+/// Times a read of messages begins anew because a checkpoint moved them meanwhile. Each is a whole checkpoint's work, so
+/// more than one in a row is a fault.
+const MOVES_BORNE: usize = 8;
 
 /// What is known of a segment without reading it.
 #[derive(Clone, Debug)]
@@ -24,13 +30,18 @@ pub(crate) struct Segment {
     pub(crate) first: Index,
     pub(crate) len: u64,
     /// Offsets where an item begins, with the record that comes next there.
-    signposts: Vec<(Index, u64)>,
+    pub(crate) signposts: Vec<(Index, u64)>,
 }
 
 impl Segment {
     /// One that has its header only.
     pub(crate) fn new(id: SegmentId, first: Index) -> Self {
         Self { id, first, len: SEGMENT_HEADER_BYTES, signposts: vec![(first, SEGMENT_HEADER_BYTES)] }
+    }
+
+    /// One that is whole and was not read: it has no signposts until somebody looks for something in it.
+    pub(crate) fn unread(id: SegmentId, first: Index, len: u64) -> Self {
+        Self { id, first, len, signposts: Vec::new() }
     }
 
     /// A frame begins at `offset`, and no record before `next` comes after it.
@@ -43,8 +54,7 @@ impl Segment {
 
     /// An offset at or before record `index`, which is in this segment.
     pub(crate) fn signpost(&self, index: Index) -> u64 {
-        let after = self.signposts.partition_point(|(next, _)| *next <= index);
-        after.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |at| self.signposts[at].1)
+        signpost(&self.signposts, index)
     }
 
     pub(crate) fn cut(&mut self, len: u64) {
@@ -53,17 +63,41 @@ impl Segment {
     }
 }
 
+pub(crate) fn signpost(signposts: &[(Index, u64)], index: Index) -> u64 {
+    let after = signposts.partition_point(|(next, _)| *next <= index);
+    after.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |at| signposts[at].1)
+}
+
 /// What the writer tells its readers.
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// Counts cuts and replacements of the log.
     pub(crate) version: u64,
+    /// Counts checkpoints that came into force: each may have moved messages.
+    pub(crate) moves: u64,
     pub(crate) segments: Vec<Segment>,
+    /// Messages that stand elsewhere than as records of the log.
+    pub(crate) older: StoreMap,
+    /// The sync point of the checkpoint in force.
+    pub(crate) checkpoint: Option<Position>,
+    /// The next kept segment's number.
+    pub(crate) next_kept: u32,
     pub(crate) first: Index,
     pub(crate) last: Position,
 }
 
 impl Shared {
+    /// Of the log in front: the one that is being written.
+    pub(crate) fn generation(&self) -> u32 {
+        self.segments.last().map_or(0, |segment| segment.id.generation)
+    }
+
+    pub(crate) fn take_kept_sequence(&mut self) -> u32 {
+        let sequence = self.next_kept;
+        self.next_kept += 1;
+        sequence
+    }
+
     /// The segment that holds record `index`, if the log does.
     pub(crate) fn segment_of(&self, index: Index) -> Option<&Segment> {
         if index < self.first || index > self.last.index {
@@ -171,24 +205,132 @@ impl LogReader {
         Ok(frames)
     }
 
-    /// Every frame of the log as it was when this began, in the order in which it stands there, as at opening.
+    /// The checkpoint, if there is one, and every frame after it as the log was when this began, in the order in which they
+    /// stand there, as at opening. Not beside a checkpoint's coming into force.
     pub fn replay(&mut self, visit: Visit<'_>) -> Result<(), ReadError> {
-        let (version, segments) = {
+        let (version, segments, checkpoint) = {
             let shared = lock(&self.shared);
-            let ends: Vec<_> = shared.segments.iter().map(|segment| (segment.id, segment.len)).collect();
-            (shared.version, ends)
+            let from = shared.checkpoint.map_or(0, |sync_point| {
+                shared.segments.partition_point(|segment| segment.first <= sync_point.index.next()).saturating_sub(1)
+            });
+            let segments = shared.segments.get(from..).unwrap_or_default();
+            let ends: Vec<_> = segments.iter().map(|segment| (segment.id, segment.len)).collect();
+            (shared.version, ends, shared.checkpoint)
         };
+        if checkpoint.is_some() {
+            checkpoint::replay(&*self.storage, self.store, visit)?;
+        }
         for (id, end) in segments {
             let file = self.open(id, version)?;
             let mut cursor = Cursor::new(file, self.store, id, SEGMENT_HEADER_BYTES, end);
             while let Some(item) = cursor.next().map_err(|error| self.scan_error(error, version, id))? {
                 if let Item::Frame(frame) = item {
+                    let covered = |sync_point: Position| {
+                        frame.kind == FrameKind::Base || frame.position.index <= sync_point.index
+                    };
+                    if checkpoint.is_some_and(covered) {
+                        continue;
+                    }
                     self.unchanged_since(version)?;
                     visit(frame).map_err(ReadError::Refused)?;
                 }
             }
         }
         self.unchanged_since(version)
+    }
+
+    /// The frames that carry the messages `indexes`, which ascend; in that order, checked against their checksums.
+    pub fn messages(&mut self, indexes: &[Index]) -> Result<Vec<Frame>, ReadError> {
+        debug_assert!(indexes.is_sorted(), "indexes ascend");
+        for _ in 0..MOVES_BORNE {
+            let moves = lock(&self.shared).moves;
+            let found = self.find_messages(indexes);
+            if found.is_ok() || lock(&self.shared).moves == moves {
+                return found;
+            }
+        }
+        Err(ReadError::Changed)
+    }
+
+    fn find_messages(&self, indexes: &[Index]) -> Result<Vec<Frame>, ReadError> {
+        let mut frames = Vec::with_capacity(indexes.len());
+        let mut at: Option<(SegmentId, Cursor)> = None;
+        for &index in indexes {
+            let (version, id, end, offset) = self.locate(index)?;
+            let mut cursor = match at.take() {
+                // What is near enough is passed over; a jump would read its surroundings anew.
+                Some((open, cursor)) if open == id && offset <= cursor.offset() + SIGNPOST_BYTES => cursor,
+                _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
+            };
+            loop {
+                let offset = cursor.offset();
+                let item = cursor.next().map_err(|error| self.scan_error(error, version, id))?;
+                let found = match &item {
+                    Some(Item::Frame(frame)) => frame.message_index() == Some(index),
+                    Some(Item::Mark) => false,
+                    None => {
+                        let reason = format!("message {index} should be in it and is not");
+                        return Err(self.scan_error(ScanError::Bad { offset, reason }, version, id));
+                    }
+                };
+                if let (true, Some(Item::Frame(frame))) = (found, item) {
+                    frames.push(frame);
+                    break;
+                }
+            }
+            at = Some((id, cursor));
+        }
+        Ok(frames)
+    }
+
+    /// Where to look for a message: version, segment, its length, an offset at or before the message.
+    fn locate(&self, index: Index) -> Result<(u64, SegmentId, u64, u64), ReadError> {
+        loop {
+            let unknown = {
+                let shared = &mut *lock(&self.shared);
+                let version = shared.version;
+                let (id, len, signposts) = if let Some(kept) = shared.older.kept_with(index) {
+                    (kept.id, kept.len, kept.signposts.as_deref())
+                } else if let Some(segment) = shared.segment_of(index) {
+                    let known = Some(segment.signposts.as_slice()).filter(|signposts| !signposts.is_empty());
+                    (segment.id, segment.len, known)
+                } else if let Some((id, offset)) = shared.older.base_message(index) {
+                    let len = shared.segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.len);
+                    return Ok((version, id, len, offset));
+                } else {
+                    return Err(ReadError::Gone { index, first: shared.first });
+                };
+                if let Some(signposts) = signposts {
+                    return Ok((version, id, len, signpost(signposts, index)));
+                }
+                (version, id, len)
+            };
+            let (version, id, len) = unknown;
+            let signposts = self.survey(id, len, version)?;
+            let shared = &mut *lock(&self.shared);
+            match shared.segments.iter_mut().find(|segment| segment.id == id) {
+                Some(segment) => segment.signposts = signposts,
+                None => shared.older.set_signposts(id, signposts),
+            }
+        }
+    }
+
+    /// Reads a segment that nobody has looked into since the start.
+    fn survey(&self, id: SegmentId, len: u64, version: u64) -> Result<Vec<(Index, u64)>, ReadError> {
+        let mut segment = Segment { len, ..Segment::new(id, Index(0)) };
+        let mut cursor = Cursor::new(self.open(id, version)?, self.store, id, SEGMENT_HEADER_BYTES, len);
+        loop {
+            let offset = cursor.offset();
+            match cursor.next().map_err(|error| self.scan_error(error, version, id))? {
+                None => return Ok(segment.signposts),
+                Some(Item::Mark) => {}
+                Some(Item::Frame(frame)) => {
+                    if let Some(index) = frame.message_index() {
+                        segment.note(index, offset);
+                    }
+                }
+            }
+        }
     }
 
     /// Where record `index` is to be looked for, and how far its segment is written; `None` if the log ends before it.

@@ -5,17 +5,20 @@ use std::error::Error;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
-use understudy_record::{Epoch, Frame, Index, Position, StoreId};
+use understudy_record::{Epoch, Frame, FrameKind, Index, Position, StoreId};
 
+use crate::checkpoint::{self, CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME, Entry, Found};
 use crate::dir::LOCK_NAME;
 use crate::error::{Failure, OpenError};
 use crate::reader::Segment;
 use crate::segment::{
-    Cursor, FORMAT, HeaderError, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentHeader, SegmentId, encode_mark, vouched,
+    Cursor, FORMAT, HeaderError, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentHeader, SegmentId, SegmentKind,
+    encode_mark, vouched,
 };
 use crate::state::{Base, LogState};
 use crate::storage::read_full;
 use crate::store::{STORE_DRAFT_NAME, STORE_NAME, StoreMeta};
+use crate::store_map::{KeptSegment, StoreMap};
 use crate::{Storage, StorageFile};
 
 pub type VisitError = Box<dyn Error + Send + Sync>;
@@ -63,6 +66,11 @@ pub(crate) struct Opened {
     pub(crate) segments: Vec<Segment>,
     pub(crate) tail: Arc<dyn StorageFile>,
     pub(crate) cut: Option<TornTail>,
+    pub(crate) older: StoreMap,
+    /// The sync point of the checkpoint in force.
+    pub(crate) checkpoint: Option<Position>,
+    /// The number of the next kept segment.
+    pub(crate) next_kept: u32,
 }
 
 pub(crate) fn open(storage: &dyn Storage, fresh: StoreId, visit: Visit<'_>) -> Result<Opened, OpenError> {
@@ -74,35 +82,94 @@ pub(crate) fn open(storage: &dyn Storage, fresh: StoreId, visit: Visit<'_>) -> R
     } else {
         StoreMeta::read(storage)?
     };
-    let (mut ours, mut stale) = (Vec::new(), Vec::new());
-    for id in names.iter().filter_map(|name| SegmentId::from_name(name)) {
-        let kept = !is_fresh && id.generation == meta.generation;
-        if kept { &mut ours } else { &mut stale }.push(id);
-    }
-    ours.sort_unstable();
-    if let Some(gap) = (0..).zip(&ours).find_map(|(at, id)| (at != id.sequence).then_some(at)) {
-        return Err(missing(storage, meta, gap, "a later one is there"));
-    }
-    if ours.is_empty() && !is_fresh {
-        return Err(missing(storage, meta, 0, "a store always has one"));
-    }
-    let stale = stale.into_iter().map(SegmentId::name);
-    let drafts = names.iter().filter(|name| *name == STORE_DRAFT_NAME).cloned();
-    let leftovers: Vec<String> = stale.chain(drafts).collect();
+    let found = match !is_fresh && names.iter().any(|name| name == CHECKPOINT_NAME) {
+        true => Some(checkpoint::find(storage, meta.id).map_err(|error| error.into_open_error(storage))?),
+        false => None,
+    };
+    // One of another generation was left by a catch-up that put a new log in force.
+    let found = found.filter(|found| found.manifest.generation == meta.generation);
+    let files = Files::sort(&names, (!is_fresh).then_some(meta), found.as_ref());
     if is_fresh {
-        remove_all(storage, &leftovers)?;
-        let id = SegmentId { generation: 0, sequence: 0 };
+        remove_all(storage, &files.leftovers)?;
+        let id = SegmentId::log(0, 0);
         let tail = create_segment(storage, meta.id, id, Position::default())?;
         tail.sync_data().map_err(Failure::of(storage, "sync", &id.name()))?;
         storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?;
         meta.write(storage)?;
         let segments = vec![Segment::new(id, Index(1))];
-        return Ok(Opened { meta, fresh: true, state: LogState::default(), segments, tail, cut: None });
+        let (state, older) = (LogState::default(), StoreMap::default());
+        let (cut, checkpoint, next_kept) = (None, None, 0);
+        return Ok(Opened { meta, fresh: true, state, segments, tail, cut, older, checkpoint, next_kept });
     }
+    files.check(storage, meta, found.as_ref())?;
     // Nothing is changed before all of the log is known to be right.
-    let opened = Scan::new(storage, meta).run(&ours, visit)?;
-    remove_all(storage, &leftovers)?;
+    let mut opened = Scan::new(storage, meta).run(&files.log, found.as_ref(), visit)?;
+    opened.next_kept = files.next_kept;
+    remove_all(storage, &files.leftovers)?;
     Ok(opened)
+}
+
+/// The files of a directory, by what they are to this store.
+struct Files {
+    /// The log's segments, in order.
+    log: Vec<SegmentId>,
+    /// Of earlier generations, of a checkpoint that never came into force, of one that did and left them.
+    leftovers: Vec<String>,
+    next_kept: u32,
+}
+
+impl Files {
+    fn sort(names: &[String], meta: Option<StoreMeta>, found: Option<&Found>) -> Self {
+        let mut files = Self { log: Vec::new(), leftovers: Vec::new(), next_kept: 0 };
+        let log_start = found.map_or(0, |found| found.manifest.log_start);
+        for name in names {
+            let Some(id) = SegmentId::from_name(name) else {
+                let draft = name == STORE_DRAFT_NAME || name == CHECKPOINT_DRAFT_NAME;
+                if draft || (name == CHECKPOINT_NAME && found.is_none()) {
+                    files.leftovers.push(name.clone());
+                }
+                continue;
+            };
+            let ours = meta.is_some_and(|meta| meta.generation == id.generation);
+            if ours && id.kind == SegmentKind::Kept {
+                files.next_kept = files.next_kept.max(id.sequence.saturating_add(1));
+            }
+            let named = found.is_some_and(|found| found.manifest.kept.iter().any(|entry| entry.id == id));
+            match id.kind {
+                SegmentKind::Log if ours && id.sequence >= log_start => files.log.push(id),
+                _ if ours && named => {}
+                _ => files.leftovers.push(name.clone()),
+            }
+        }
+        files.log.sort_unstable();
+        files
+    }
+
+    /// Every segment that has to be there is, in its whole length.
+    fn check(&self, storage: &dyn Storage, meta: StoreMeta, found: Option<&Found>) -> Result<(), OpenError> {
+        let start = found.map_or(0, |found| found.manifest.log_start);
+        if let Some(gap) = (start..).zip(&self.log).find_map(|(at, id)| (at != id.sequence).then_some(at)) {
+            return Err(missing(storage, SegmentId::log(meta.generation, gap), "a later one is there"));
+        }
+        if self.log.is_empty() {
+            return Err(missing(storage, SegmentId::log(meta.generation, start), "a store always has one"));
+        }
+        for entry in found.into_iter().flat_map(|found| &found.manifest.kept) {
+            let name = entry.id.name();
+            let file = match storage.open(&name) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(missing(storage, entry.id, "the checkpoint names it"));
+                }
+                file => file.map_err(Failure::of(storage, "open", &name))?,
+            };
+            let len = file.len().map_err(Failure::of(storage, "measure", &name))?;
+            if len < entry.len {
+                let reason = format!("it is cut off: the checkpoint knows it as {} bytes long", entry.len);
+                return Err(OpenError::Damaged { place: storage.place(), segment: name, offset: len, reason });
+            }
+        }
+        Ok(())
+    }
 }
 
 fn remove_all(storage: &dyn Storage, names: &[String]) -> Result<(), Failure> {
@@ -139,26 +206,41 @@ fn refuse_foreign(storage: &dyn Storage, names: &[String]) -> Result<(), OpenErr
             if len > SEGMENT_HEADER_BYTES {
                 return Err(OpenError::StoreMissing { place: storage.place() });
             }
-        } else if !matches!(name.as_str(), LOCK_NAME | STORE_DRAFT_NAME | "lost+found") {
+        } else if !matches!(name.as_str(), LOCK_NAME | STORE_DRAFT_NAME | CHECKPOINT_DRAFT_NAME | "lost+found") {
             return Err(OpenError::NotOurs { place: storage.place(), name: name.clone() });
         }
     }
     Ok(())
 }
 
-fn missing(storage: &dyn Storage, meta: StoreMeta, sequence: u32, why: &str) -> OpenError {
-    let id = SegmentId { generation: meta.generation, sequence };
+fn missing(storage: &dyn Storage, id: SegmentId, why: &str) -> OpenError {
     let reason = format!("this segment is missing, but {why}");
     OpenError::Damaged { place: storage.place(), segment: id.name(), offset: 0, reason }
 }
 
-/// One pass over all segments.
+fn kept_segment(entry: &Entry) -> KeptSegment {
+    let Entry { id, first, last, len } = *entry;
+    KeptSegment { id, first, last, len, signposts: None }
+}
+
+/// One pass over the checkpoint and all segments after it.
 struct Scan<'a> {
     storage: &'a dyn Storage,
     meta: StoreMeta,
     state: LogState,
     segments: Vec<Segment>,
     cut: Option<TornTail>,
+    /// Records up to there are covered by the checkpoint: they are checked and not visited.
+    covered: Option<Covered>,
+    older: StoreMap,
+}
+
+/// The part of the log before a checkpoint's sync point.
+#[derive(Clone, Copy)]
+struct Covered {
+    sync_point: Position,
+    /// The last record passed.
+    passed: Position,
 }
 
 /// How a segment's readable part ended.
@@ -170,15 +252,22 @@ enum End {
 impl<'a> Scan<'a> {
     fn new(storage: &'a dyn Storage, meta: StoreMeta) -> Self {
         let state = if meta.generation == 0 { LogState::default() } else { LogState::awaiting_base() };
-        Self { storage, meta, state, segments: Vec::new(), cut: None }
+        let (segments, older) = (Vec::new(), StoreMap::default());
+        Self { storage, meta, state, segments, cut: None, covered: None, older }
     }
 
-    fn run(mut self, ids: &[SegmentId], visit: Visit<'_>) -> Result<Opened, OpenError> {
+    fn run(mut self, ids: &[SegmentId], found: Option<&Found>, visit: Visit<'_>) -> Result<Opened, OpenError> {
         let mut tail = None;
-        for &id in ids {
+        let mut unread = 0;
+        if let Some(found) = found {
+            self.checkpoint(found, visit)?;
+            unread = self.pass_over(ids)?;
+        }
+        let checkpoint = self.covered.map(|covered| covered.sync_point);
+        for &id in ids.get(unread..).unwrap_or_default() {
             let file = self.storage.open(&id.name()).map_err(Failure::of(self.storage, "open", &id.name()))?;
             let len = file.len().map_err(Failure::of(self.storage, "measure", &id.name()))?;
-            self.segments.push(Segment::new(id, self.state.head.last.index.next()));
+            self.segments.push(Segment::new(id, self.last().index.next()));
             if let End::Bad { offset, reason } = self.segment(id, &file, len, visit)? {
                 let last = ids.last() == Some(&id);
                 let durable_once = !last
@@ -194,10 +283,16 @@ impl<'a> Scan<'a> {
             }
             tail = Some((id, file));
         }
-        let (id, tail) = tail.ok_or_else(|| missing(self.storage, self.meta, 0, "a store always has one"))?;
+        let (id, tail) =
+            tail.ok_or_else(|| missing(self.storage, SegmentId::log(self.meta.generation, 0), "a store always has one"))?;
         if !matches!(self.state.head.base, Base::None | Base::Whole { .. }) {
             let offset = self.segments.last().map_or(0, |segment| segment.len);
             return Err(self.damaged(id, offset, "the sync point's state ends here and is not whole".to_owned()));
+        }
+        if let Some(Covered { sync_point, passed }) = self.covered.filter(|covered| covered.passed < covered.sync_point) {
+            let offset = self.segments.last().map_or(0, |segment| segment.len);
+            let reason = format!("the log ends at {passed}, before the checkpoint's sync point {sync_point}");
+            return Err(self.damaged(id, offset, reason));
         }
         if self.state.head.last.index < self.state.floor() {
             let offset = self.segments.last().map_or(0, |segment| segment.len);
@@ -205,7 +300,108 @@ impl<'a> Scan<'a> {
             return Err(self.damaged(id, offset, reason));
         }
         self.settle(id, &*tail)?;
-        Ok(Opened { meta: self.meta, fresh: false, state: self.state, segments: self.segments, tail, cut: self.cut })
+        let Self { meta, mut state, segments, cut, mut older, .. } = self;
+        state.first_record = found.map(|found| found.manifest.first_record);
+        older.base();
+        Ok(Opened { meta, fresh: false, state, segments, tail, cut, older, checkpoint, next_kept: 0 })
+    }
+
+    /// The last record read, covered ones included.
+    fn last(&self) -> Position {
+        match self.covered {
+            Some(covered) if covered.passed < covered.sync_point => covered.passed,
+            _ => self.state.head.last,
+        }
+    }
+
+    /// The checkpoint's pieces are the log's beginning.
+    fn checkpoint(&mut self, found: &Found, visit: Visit<'_>) -> Result<(), OpenError> {
+        let place = || self.storage.place();
+        let damaged = |offset, reason| OpenError::Damaged {
+            place: place(),
+            segment: CHECKPOINT_NAME.to_owned(),
+            offset,
+            reason,
+        };
+        self.state = LogState::awaiting_base();
+        let mut frames = found.frames();
+        loop {
+            let offset = frames.offset();
+            let frame = match frames.next() {
+                Ok(None) => break,
+                Ok(Some(frame)) => frame,
+                Err(ScanError::Bad { offset, reason }) => return Err(damaged(offset, reason)),
+                Err(ScanError::Io(error)) => {
+                    return Err(Failure::of(self.storage, "read", CHECKPOINT_NAME)(error).into());
+                }
+            };
+            let advance = self.state.admit(std::slice::from_ref(&frame));
+            self.state.apply(advance.map_err(|error| damaged(offset, error.to_string()))?);
+            visit(frame).map_err(|source| OpenError::Refused {
+                place: place(),
+                segment: CHECKPOINT_NAME.to_owned(),
+                offset,
+                source,
+            })?;
+        }
+        let Base::Whole { sync_point, .. } = self.state.head.base else {
+            return Err(damaged(frames.offset(), "its state ends here and is not whole".to_owned()));
+        };
+        self.covered = Some(Covered { sync_point, passed: Position::default() });
+        self.older.kept = found.manifest.kept.iter().map(kept_segment).collect();
+        Ok(())
+    }
+
+    /// Segments that end before the sync point are not read, but for their headers; returns how many.
+    fn pass_over(&mut self, ids: &[SegmentId]) -> Result<usize, OpenError> {
+        let Some(mut covered) = self.covered else { return Ok(0) };
+        let mut headers = Vec::new();
+        for &id in ids {
+            let name = id.name();
+            let failed = |error| OpenError::Failed(Failure::of(self.storage, "read", &name)(error));
+            let file = self.storage.open(&name).map_err(failed)?;
+            let len = file.len().map_err(failed)?;
+            let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+            let whole = read_full(&*file, &mut bytes, 0).map_err(failed)? as u64 == SEGMENT_HEADER_BYTES;
+            // One that is not right is read in full, which says what is wrong with it.
+            let header = whole.then(|| SegmentHeader::decode(&bytes).ok()).flatten();
+            match header.filter(|header| header.store == self.meta.id && header.id == id) {
+                Some(header) => headers.push((header.before, len)),
+                None => break,
+            }
+        }
+        let sync_point = covered.sync_point.index;
+        let unread = headers.iter().skip(1).take_while(|(before, _)| before.index <= sync_point).count();
+        for ((before, len), id) in headers.iter().zip(ids).take(unread) {
+            self.segments.push(Segment::unread(*id, before.index.next(), *len));
+        }
+        if let Some((before, _)) = headers.get(unread) {
+            covered.passed = *before;
+            self.covered = Some(covered);
+        }
+        Ok(unread)
+    }
+
+    /// A record that the checkpoint covers, or a piece of the base that it has replaced.
+    fn is_covered(&mut self, frame: &Frame) -> Result<bool, String> {
+        let Some(covered) = &mut self.covered else { return Ok(false) };
+        if frame.kind == FrameKind::Base {
+            // The base that began this log: its records follow the base's sync point.
+            covered.passed = covered.passed.max(frame.position);
+            return Ok(true);
+        }
+        if covered.passed >= covered.sync_point {
+            return Ok(false);
+        }
+        let (found, expected) = (frame.position, covered.passed.index.next());
+        if found.index != expected || found.epoch < covered.passed.epoch {
+            return Err(format!("record {found} where {expected} comes next"));
+        }
+        covered.passed = found;
+        if found.index == covered.sync_point.index && found != covered.sync_point {
+            return Err(format!("record {found} where the checkpoint has {}", covered.sync_point));
+        }
+        Ok(true)
     }
 
     /// Reads one segment as far as it is right.
@@ -222,7 +418,7 @@ impl<'a> Scan<'a> {
         if (read_full(&**file, &mut bytes, 0).map_err(failed)? as u64) < SEGMENT_HEADER_BYTES {
             return Ok(End::Bad { offset: 0, reason: "its header is not whole".to_owned() });
         }
-        let expected = SegmentHeader { store: self.meta.id, id, before: self.state.head.last };
+        let expected = SegmentHeader { store: self.meta.id, id, before: self.last() };
         match SegmentHeader::decode(&bytes) {
             Ok(found) if found == expected => {}
             Ok(found) if found.store != expected.store => {
@@ -248,7 +444,21 @@ impl<'a> Scan<'a> {
                 Ok(None) => return Ok(End::Whole),
                 Ok(Some(Item::Mark)) => {}
                 Ok(Some(Item::Frame(frame))) => {
-                    let next = self.state.head.last.index.next();
+                    let next = self.last().index.next();
+                    match self.is_covered(&frame) {
+                        Ok(false) => {}
+                        Ok(true) => {
+                            if let Some(segment) = self.segments.last_mut() {
+                                segment.note(next, offset);
+                                segment.len = cursor.offset();
+                            }
+                            continue;
+                        }
+                        Err(reason) => return Ok(End::Bad { offset, reason }),
+                    }
+                    if let (FrameKind::Base, Some(index)) = (frame.kind, frame.message_index()) {
+                        self.older.note_base_message(index, id, offset);
+                    }
                     match self.state.admit(std::slice::from_ref(&frame)) {
                         Ok(advance) => self.state.apply(advance),
                         Err(error) => return Ok(End::Bad { offset, reason: error.to_string() }),
@@ -277,11 +487,12 @@ impl<'a> Scan<'a> {
     /// Cuts what has to go and makes durable what stays: the process that wrote it may have died before its fsync.
     fn settle(&mut self, id: SegmentId, tail: &dyn StorageFile) -> Result<(), OpenError> {
         let name = id.name();
+        let before = self.last();
         let segment = self.segments.last_mut().expect("the tail is one of the segments");
         if let Some(cut) = &self.cut {
             tail.truncate(cut.offset).map_err(Failure::of(self.storage, "cut the torn tail of", &name))?;
             if cut.offset == 0 {
-                let header = SegmentHeader { store: self.meta.id, id, before: self.state.head.last }.encode();
+                let header = SegmentHeader { store: self.meta.id, id, before }.encode();
                 tail.append(&mut [IoSlice::new(&header)]).map_err(Failure::of(self.storage, "write", &name))?;
                 segment.len = SEGMENT_HEADER_BYTES;
             }

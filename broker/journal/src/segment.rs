@@ -10,8 +10,13 @@
 //!     36   4  sequence number, from 0             32   4  generation
 //!     40   8  index of the next record            36   4  sequence number
 //!     48   8  epoch of the record before
-//!     56   8  zero
+//!     56   4  kind: 0 log, 1 kept
+//!     60   4  zero
 //! ```
+//!
+//! A *log* segment holds every record of its range, and what a catch-up's base is made of. A *kept* segment holds copies of
+//! the frames whose messages outlived mostly dead log segments, in the order of their messages' indexes, and no mark: it is
+//! whole before anything names it.
 //!
 //! A mark says: everything in this segment before me was fsynced. It is written after the fsync, rides on the next one,
 //! and lets recovery tell a tail that was never durable (cut it) from damage to what was (refuse). It names its own
@@ -36,22 +41,45 @@ const MARK_KIND: u8 = 0x4d;
 /// One read: large enough for a disk to be quick at, small enough that a record kept from it holds on to little else.
 const READ_BYTES: usize = 256 << 10;
 
-/// Which segment: the log's life (a catch-up starts another) and the place in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum SegmentKind {
+    Log,
+    Kept,
+}
+
+/// Which segment: the log's life (a catch-up starts another), what it is, and the place among its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SegmentId {
     pub(crate) generation: u32,
+    pub(crate) kind: SegmentKind,
     pub(crate) sequence: u32,
 }
 
 impl SegmentId {
+    pub(crate) fn log(generation: u32, sequence: u32) -> Self {
+        Self { generation, kind: SegmentKind::Log, sequence }
+    }
+
+    pub(crate) fn kept(generation: u32, sequence: u32) -> Self {
+        Self { generation, kind: SegmentKind::Kept, sequence }
+    }
+
     pub(crate) fn name(self) -> String {
-        format!("log-{:08x}-{:08x}.seg", self.generation, self.sequence)
+        let kind = match self.kind {
+            SegmentKind::Log => "log",
+            SegmentKind::Kept => "kept",
+        };
+        format!("{kind}-{:08x}-{:08x}.seg", self.generation, self.sequence)
     }
 
     pub(crate) fn from_name(name: &str) -> Option<Self> {
-        let (generation, sequence) = name.strip_prefix("log-")?.strip_suffix(".seg")?.split_once('-')?;
+        let (kind, rest) = match name.strip_prefix("log-") {
+            Some(rest) => (SegmentKind::Log, rest),
+            None => (SegmentKind::Kept, name.strip_prefix("kept-")?),
+        };
+        let (generation, sequence) = rest.strip_suffix(".seg")?.split_once('-')?;
         let hex = |digits: &str| (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok()).flatten();
-        let id = Self { generation: hex(generation)?, sequence: hex(sequence)? };
+        let id = Self { generation: hex(generation)?, kind, sequence: hex(sequence)? };
         (id.name() == name).then_some(id)
     }
 }
@@ -80,6 +108,10 @@ impl SegmentHeader {
         fields.put_u32_le(self.id.sequence);
         fields.put_u64_le(self.before.index.next().0);
         fields.put_u64_le(self.before.epoch.0);
+        fields.put_u32_le(match self.id.kind {
+            SegmentKind::Log => 0,
+            SegmentKind::Kept => 1,
+        });
         bytes[..8].copy_from_slice(MAGIC);
         let crc = crc32c::crc32c(&bytes[12..]);
         bytes[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -99,9 +131,15 @@ impl SegmentHeader {
             return Err(HeaderError::Newer { found });
         }
         let store = StoreId(fields.get_u128_le());
-        let id = SegmentId { generation: fields.get_u32_le(), sequence: fields.get_u32_le() };
+        let (generation, sequence) = (fields.get_u32_le(), fields.get_u32_le());
         let next = Index(fields.get_u64_le());
-        Ok(Self { store, id, before: Position::new(Epoch(fields.get_u64_le()), next.previous()) })
+        let before = Position::new(Epoch(fields.get_u64_le()), next.previous());
+        let kind = match fields.get_u32_le() {
+            0 => SegmentKind::Log,
+            1 => SegmentKind::Kept,
+            _ => return Err(HeaderError::Bad("it is of no kind that this format has")),
+        };
+        Ok(Self { store, id: SegmentId { generation, kind, sequence }, before })
     }
 }
 
@@ -247,7 +285,7 @@ pub(crate) fn vouched(file: &dyn StorageFile, store: StoreId, id: SegmentId, fro
 mod tests {
     use super::*;
 
-    const ID: SegmentId = SegmentId { generation: 2, sequence: 0xb };
+    const ID: SegmentId = SegmentId { generation: 2, kind: SegmentKind::Log, sequence: 0xb };
 
     fn hex(bytes: &[u8]) -> String {
         let row = |row: &[u8]| row.iter().map(|byte| format!("{byte:02x}")).collect::<String>() + "\n";
@@ -258,6 +296,9 @@ mod tests {
     fn names_are_read_as_they_are_written_and_nothing_else_is() {
         assert_eq!(ID.name(), "log-00000002-0000000b.seg");
         assert_eq!(SegmentId::from_name(&ID.name()), Some(ID));
+        let kept = SegmentId::kept(2, 0xb);
+        assert_eq!(kept.name(), "kept-00000002-0000000b.seg");
+        assert_eq!(SegmentId::from_name(&kept.name()), Some(kept));
         for name in
             ["log-2-b.seg", "log-00000002-0000000B.seg", "log-00000002-+000000b.seg", "store", "log-00000002.seg"]
         {

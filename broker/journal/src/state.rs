@@ -11,6 +11,8 @@ pub(crate) struct LogState {
     pub(crate) committed: Index,
     /// The first position of each epoch, oldest first.
     pub(crate) epochs: Vec<Position>,
+    /// The log's first record, where a checkpoint says so; it may be before the sync point.
+    pub(crate) first_record: Option<Index>,
 }
 
 /// Where the log stands.
@@ -98,10 +100,17 @@ impl LogState {
 
     /// The first record that stands in the log itself, or would.
     pub(crate) fn first(&self) -> Index {
-        match self.head.base {
+        let by_base = match self.head.base {
             Base::None | Base::Awaited => Index(1),
             Base::Open { sync_point } | Base::Whole { sync_point, .. } => sync_point.index.next(),
-        }
+        };
+        self.first_record.unwrap_or(by_base)
+    }
+
+    /// A checkpoint has come into force: the log begins with `first_record` and cannot be cut below `floor`.
+    pub(crate) fn rest_on(&mut self, sync_point: Position, floor: Index, first_record: Index) {
+        self.head.base = Base::Whole { sync_point, floor: floor.max(self.floor()) };
+        self.first_record = Some(first_record);
     }
 
     pub(crate) fn floor(&self) -> Index {

@@ -198,7 +198,7 @@ fn a_reader_sees_no_base_piece_and_nothing_before_it_but_replay_does() {
 fn a_reader_beside_a_busy_writer_reads_what_was_written_or_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let storage = Arc::new(DirStorage::open(dir.path()).unwrap());
-    let options = Options { segment_bytes: 20_000 };
+    let options = Options { segment_bytes: 20_000, ..Options::default() };
     let (mut journal, _) = Journal::open(storage, options, STORE, &mut |_| Ok(())).unwrap();
     let mut reader = journal.reader();
     let writer = std::thread::spawn(move || {

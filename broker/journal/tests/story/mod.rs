@@ -13,7 +13,7 @@ use understudy_record::{
 pub(crate) const STORE: StoreId = StoreId(0x5707e);
 
 /// Small, so that a few records fill a segment.
-pub(crate) const SMALL: Options = Options { segment_bytes: 1500 };
+pub(crate) const SMALL: Options = Options { segment_bytes: 1500, retain_bytes: 0, retain_for_followers_bytes: 0 };
 
 pub(crate) fn position(epoch: u64, index: u64) -> Position {
     Position::new(Epoch(epoch), Index(index))

@@ -1,0 +1,408 @@
+//! Making a checkpoint, beside the writer: state and messages come in pieces, live messages of mostly dead segments are
+//! copied together, and the result waits to be put in force by the journal's own thread ([`Journal::install`]). Until then
+//! nothing names what is written here; a crash leaves files that the next opening removes.
+//!
+//! [`Journal::install`]: crate::Journal::install
+
+use std::io::IoSlice;
+use std::sync::{Arc, Mutex};
+
+use bytes::BytesMut;
+use understudy_record::{BasePiece, Frame, HeldMessage, Index, Position, StoreId};
+
+use crate::checkpoint::{self, CHECKPOINT_DRAFT_NAME, Entry, Manifest};
+use crate::consolidate::{Live, Source, Step, plan, within};
+use crate::error::Failure;
+use crate::journal::Options;
+use crate::reader::{LogReader, ReadError, Segment, Shared, lock};
+use crate::recovery::create_segment;
+use crate::segment::SegmentId;
+use crate::store_map::KeptSegment;
+use crate::{Storage, StorageFile};
+
+/// Messages copied at a time, at most.
+const COPY_MESSAGES: usize = 256;
+
+/// Their bytes, about: what is in memory of the messages that move.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// Pieces given to one vectored write: what a kernel takes at once.
+const SLICES_PER_WRITE: usize = 1024;
+
+/// Written between two syncs, in bytes: small enough that the writer's own sync beside it does not wait long.
+const SYNC_BYTES: u64 = 4 << 20;
+
+/// Why there is no checkpoint this time. The log is what it was.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the checkpoint was given up")]
+    GivenUp,
+    #[error("the pieces of a checkpoint are not in order: {what}")]
+    Order { what: &'static str },
+}
+
+/// Told after each write how many bytes it was, so that the caller may pause; `false` gives the checkpoint up.
+pub type Pace<'a> = &'a mut dyn FnMut(u64) -> bool;
+
+/// Makes checkpoints, one after the other. For a thread of its own; every call blocks.
+pub struct Checkpointer {
+    storage: Arc<dyn Storage>,
+    store: StoreId,
+    options: Options,
+    shared: Arc<Mutex<Shared>>,
+}
+
+/// A checkpoint that is being written.
+pub struct Draft<'a> {
+    maker: &'a Checkpointer,
+    generation: u32,
+    file: Arc<dyn StorageFile>,
+    len: u64,
+    unsynced: u64,
+    sync_point: Option<Position>,
+    live: Vec<Live>,
+    arena: BytesMut,
+}
+
+/// A checkpoint that is whole and durable, and not in force.
+#[derive(Debug)]
+pub struct Finished {
+    pub(crate) generation: u32,
+    pub(crate) sync_point: Position,
+    /// The log must be committed and durable up to here before it comes into force.
+    pub(crate) floor: Index,
+    pub(crate) log_start: u32,
+    pub(crate) first_record: Index,
+    pub(crate) kept: Vec<KeptSegment>,
+    /// Segments that nothing needs once it is in force.
+    pub(crate) obsolete: Vec<SegmentId>,
+    /// Of the file, in bytes.
+    pub bytes: u64,
+    /// Live messages that were moved, in bytes.
+    pub moved_bytes: u64,
+}
+
+impl Finished {
+    pub fn floor(&self) -> Index {
+        self.floor
+    }
+
+    pub fn sync_point(&self) -> Position {
+        self.sync_point
+    }
+}
+
+/// Files that the checkpoint in force no longer needs; see [`Checkpointer::remove`].
+#[derive(Debug, Default)]
+pub struct Obsolete(pub(crate) Vec<SegmentId>);
+
+impl Checkpointer {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        store: StoreId,
+        options: Options,
+        shared: Arc<Mutex<Shared>>,
+    ) -> Self {
+        Self { storage, store, options, shared }
+    }
+
+    /// Starts a draft. One that was given up before is removed.
+    pub fn begin(&self) -> Result<Draft<'_>, CheckpointError> {
+        let storage = &*self.storage;
+        self.remove_draft()?;
+        let generation = lock(&self.shared).generation();
+        let (file, len) = checkpoint::create_draft(storage, self.store, generation)?;
+        let (live, arena) = (Vec::new(), BytesMut::new());
+        Ok(Draft { maker: self, generation, file, len, unsynced: 0, sync_point: None, live, arena })
+    }
+
+    /// Removes files that [`Journal::install`](crate::Journal::install) named. What a crash leaves goes at the next opening.
+    pub fn remove(&self, obsolete: Obsolete) -> Result<(), CheckpointError> {
+        for id in obsolete.0 {
+            self.remove_file(&id.name())?;
+        }
+        let storage = &*self.storage;
+        Ok(storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?)
+    }
+
+    /// Removes what a checkpoint that does not come into force has written.
+    pub fn discard(&self, finished: Finished) -> Result<(), CheckpointError> {
+        self.remove_draft()?;
+        let in_force: Vec<SegmentId> = lock(&self.shared).older.kept.iter().map(|kept| kept.id).collect();
+        let new = finished.kept.iter().map(|kept| kept.id).filter(|id| id.kind == crate::segment::SegmentKind::Kept);
+        for id in new.filter(|id| !in_force.contains(id)) {
+            self.remove_file(&id.name())?;
+        }
+        Ok(())
+    }
+
+    fn remove_draft(&self) -> Result<(), Failure> {
+        self.remove_file(CHECKPOINT_DRAFT_NAME)
+    }
+
+    fn remove_file(&self, name: &str) -> Result<(), Failure> {
+        match self.storage.remove(name) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Failure::of(&*self.storage, "remove", name)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Draft<'_> {
+    /// Takes pieces in the order in which they are applied: the `Start` first, without the `End`. Messages by reference only.
+    /// `committed`: how far the log is known to be committed.
+    pub fn add(&mut self, committed: Index, pieces: &[BasePiece], pace: Pace<'_>) -> Result<(), CheckpointError> {
+        let mut frames = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            match piece {
+                BasePiece::Start { sync_point, .. } => self.sync_point = Some(*sync_point),
+                BasePiece::Held { messages, .. } => self.live.extend(messages.iter().map(weight)),
+                BasePiece::Message { .. } => return Err(CheckpointError::Order { what: "a whole message" }),
+                BasePiece::End { .. } => return Err(CheckpointError::Order { what: "an end before the last piece" }),
+                _ => {}
+            }
+            let position = self.sync_point.ok_or(CheckpointError::Order { what: "a piece before the start" })?;
+            frames.push(Frame::base(position, committed, piece, &mut self.arena));
+        }
+        self.write(&frames, pace)
+    }
+
+    /// Moves what has to move and makes everything durable. `floor`: the last index whose effects the pieces may show.
+    /// `retain_from`: records from there on stay in the log, as far as `retain_bytes` allow, for followers that lack them.
+    pub fn finish(
+        mut self,
+        floor: Index,
+        retain_from: Index,
+        pace: Pace<'_>,
+    ) -> Result<Finished, CheckpointError> {
+        let sync_point = self.sync_point.ok_or(CheckpointError::Order { what: "an end without a start" })?;
+        let end = Frame::base(sync_point, floor, &BasePiece::End { floor }, &mut self.arena);
+        self.write(&[end], pace)?;
+        self.live.sort_unstable();
+        self.live.dedup_by_key(|(index, _)| *index);
+
+        let (sources, log_start, first_record) = self.sources(sync_point.index, retain_from)?;
+        let mut kept = Vec::new();
+        let mut moved_bytes = 0;
+        for step in plan(&sources, &self.live, self.maker.options.segment_bytes) {
+            match step {
+                Step::Keep(source) => kept.push(self.stays(source)?),
+                Step::Rewrite { first, last } => moved_bytes += self.rewrite(first, last, &mut kept, pace)?,
+            }
+        }
+        let stays = |id: &SegmentId| kept.iter().any(|kept| kept.id == *id);
+        let obsolete = self.superseded(log_start).into_iter().filter(|id| !stays(id)).collect();
+
+        let entries = kept.iter().map(|kept| Entry { id: kept.id, first: kept.first, last: kept.last, len: kept.len });
+        let manifest = Manifest { generation: self.generation, log_start, first_record, kept: entries.collect() };
+        let manifest = manifest.encode(self.len);
+        self.append(&[IoSlice::new(&manifest)])?;
+        self.len += manifest.len() as u64;
+        let storage = &*self.maker.storage;
+        self.file.sync_data().map_err(Failure::of(storage, "sync", CHECKPOINT_DRAFT_NAME))?;
+        // Before the rename: it must not be durable without what it names.
+        storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?;
+        let (generation, bytes) = (self.generation, self.len);
+        Ok(Finished { generation, sync_point, floor, log_start, first_record, kept, obsolete, bytes, moved_bytes })
+    }
+
+    /// What holds messages up to the sync point and is not to stay in the log; the log's first segment from then on, and the
+    /// first record in it.
+    fn sources(&self, sync_point: Index, retain_from: Index) -> Result<(Vec<Source>, u32, Index), CheckpointError> {
+        let shared = &mut *lock(&self.maker.shared);
+        if shared.generation() != self.generation {
+            return Err(CheckpointError::GivenUp);
+        }
+        let mut sources: Vec<Source> = shared.older.kept.iter().map(kept_source).collect();
+        let base = shared.older.base();
+        let mut with_base: Vec<SegmentId> = base.iter().map(|(_, id, _)| *id).collect();
+        with_base.sort_unstable();
+        with_base.dedup();
+        if let (Some((first, ..)), Some((last, ..))) = (base.first(), base.last()) {
+            sources.push(Source { id: None, first: *first, last: *last, len: 0, must_move: true });
+        }
+        // Whole segments up to the sync point, but for the newest that are retained.
+        let ends = shared.segments.iter().skip(1).map(|next| next.first.previous());
+        let aged: Vec<(&Segment, Index)> =
+            shared.segments.iter().zip(ends).take_while(|(_, last)| *last <= sync_point).collect();
+        let mut log_start = aged.len();
+        let mut retained = 0;
+        while let Some((segment, last)) = log_start.checked_sub(1).map(|at| aged[at]) {
+            retained += segment.len;
+            let wanted = retained <= self.maker.options.retain_bytes
+                || (last >= retain_from && retained <= self.maker.options.retain_for_followers_bytes);
+            if !wanted {
+                break;
+            }
+            log_start -= 1;
+        }
+        for (segment, last) in &aged[..log_start] {
+            // One that holds nothing but pieces of a base has no range of its own.
+            let first = segment.first.max(shared.first);
+            if first <= *last {
+                let must_move = with_base.contains(&segment.id);
+                let (last, len) = (*last, segment.len);
+                sources.push(Source { id: Some(segment.id), first, last, len, must_move });
+            }
+        }
+        let start = shared.segments.get(log_start).ok_or(CheckpointError::GivenUp)?;
+        Ok((sources, start.id.sequence, start.first.max(shared.first)))
+    }
+
+    /// A source that goes on as it is.
+    fn stays(&self, source: Source) -> Result<KeptSegment, CheckpointError> {
+        let shared = lock(&self.maker.shared);
+        let kept = shared.older.kept.iter().find(|kept| Some(kept.id) == source.id).cloned();
+        let of_log = || {
+            let segment = shared.segments.iter().find(|segment| Some(segment.id) == source.id);
+            segment.map(|segment| KeptSegment::of_log(segment, source.last))
+        };
+        kept.or_else(of_log).ok_or(CheckpointError::GivenUp)
+    }
+
+    /// What counts now and will not unless the new checkpoint names it.
+    fn superseded(&self, log_start: u32) -> Vec<SegmentId> {
+        let shared = lock(&self.maker.shared);
+        let log = shared.segments.iter().map(|segment| segment.id).filter(|id| id.sequence < log_start);
+        log.chain(shared.older.kept.iter().map(|kept| kept.id)).collect()
+    }
+
+    /// Copies the live messages of `first..=last` to new segments; returns their bytes.
+    fn rewrite(
+        &self,
+        first: Index,
+        last: Index,
+        kept: &mut Vec<KeptSegment>,
+        pace: Pace<'_>,
+    ) -> Result<u64, CheckpointError> {
+        let mut reader = LogReader::new(self.maker.storage.clone(), self.maker.store, self.maker.shared.clone());
+        let mut live = within(&self.live, first, last);
+        let mut copies = Copies::new(self.maker, self.generation, first);
+        while !live.is_empty() {
+            let mut bytes = 0;
+            let fits = |(_, size): &&Live| {
+                let fits = bytes < COPY_BYTES;
+                bytes += u64::from(*size);
+                fits
+            };
+            let count = live.iter().take(COPY_MESSAGES).take_while(fits).count();
+            let (now, later) = live.split_at(count);
+            let indexes: Vec<Index> = now.iter().map(|(index, _)| *index).collect();
+            copies.add(&indexes, &reader.messages(&indexes)?, pace)?;
+            live = later;
+        }
+        let (moved, bytes) = copies.finish(last)?;
+        kept.extend(moved);
+        Ok(bytes)
+    }
+
+    fn write(&mut self, frames: &[Frame], pace: Pace<'_>) -> Result<(), CheckpointError> {
+        let slices: Vec<_> = frames.iter().flat_map(Frame::pieces).map(|piece| IoSlice::new(piece)).collect();
+        let bytes: u64 = frames.iter().map(|frame| frame.len() as u64).sum();
+        self.append(&slices)?;
+        self.len += bytes;
+        self.unsynced += bytes;
+        if self.unsynced >= SYNC_BYTES {
+            let storage = &*self.maker.storage;
+            self.file.sync_data().map_err(Failure::of(storage, "sync", CHECKPOINT_DRAFT_NAME))?;
+            self.unsynced = 0;
+        }
+        if pace(bytes) { Ok(()) } else { Err(CheckpointError::GivenUp) }
+    }
+
+    fn append(&self, slices: &[IoSlice<'_>]) -> Result<(), CheckpointError> {
+        let storage = &*self.maker.storage;
+        for slices in slices.chunks(SLICES_PER_WRITE) {
+            let failed = Failure::of(storage, "write", CHECKPOINT_DRAFT_NAME);
+            self.file.append(&mut slices.to_vec()).map_err(failed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Kept segments as they are filled.
+struct Copies<'a> {
+    maker: &'a Checkpointer,
+    generation: u32,
+    /// The next segment's range begins here.
+    next: Index,
+    done: Vec<KeptSegment>,
+    open: Option<(Arc<dyn StorageFile>, Segment, Index)>,
+    unsynced: u64,
+    bytes: u64,
+}
+
+impl<'a> Copies<'a> {
+    fn new(maker: &'a Checkpointer, generation: u32, next: Index) -> Self {
+        Self { maker, generation, next, done: Vec::new(), open: None, unsynced: 0, bytes: 0 }
+    }
+
+    fn add(&mut self, indexes: &[Index], frames: &[Frame], pace: Pace<'_>) -> Result<(), CheckpointError> {
+        let storage = &*self.maker.storage;
+        for (index, frame) in indexes.iter().zip(frames) {
+            if self.open.as_ref().is_some_and(|(_, segment, _)| segment.len >= self.maker.options.segment_bytes) {
+                self.close(None)?;
+            }
+            let (file, segment, last) = match &mut self.open {
+                Some(open) => open,
+                None => {
+                    let id = SegmentId::kept(self.generation, lock(&self.maker.shared).take_kept_sequence());
+                    let before = Position { index: self.next.previous(), ..Position::default() };
+                    let file = create_segment(storage, self.maker.store, id, before)?;
+                    self.open.insert((file, Segment::new(id, self.next), self.next))
+                }
+            };
+            let mut slices: Vec<_> = frame.pieces().map(|piece| IoSlice::new(piece)).collect();
+            let name = segment.id.name();
+            for slices in slices.chunks_mut(SLICES_PER_WRITE) {
+                file.append(slices).map_err(Failure::of(storage, "write", &name))?;
+            }
+            segment.note(*index, segment.len);
+            let bytes = frame.len() as u64;
+            segment.len += bytes;
+            *last = *index;
+            self.bytes += bytes;
+            self.unsynced += bytes;
+            if self.unsynced >= SYNC_BYTES {
+                file.sync_data().map_err(Failure::of(storage, "sync", &name))?;
+                self.unsynced = 0;
+            }
+            if !pace(bytes) {
+                return Err(CheckpointError::GivenUp);
+            }
+        }
+        Ok(())
+    }
+
+    /// `range_end`: of the last one; others end with their last message.
+    fn close(&mut self, range_end: Option<Index>) -> Result<(), CheckpointError> {
+        let Some((file, segment, last)) = self.open.take() else { return Ok(()) };
+        let storage = &*self.maker.storage;
+        file.sync_data().map_err(Failure::of(storage, "sync", &segment.id.name()))?;
+        self.unsynced = 0;
+        let last = range_end.unwrap_or(last);
+        let Segment { id, len, signposts, .. } = segment;
+        self.done.push(KeptSegment { id, first: self.next, last, len, signposts: Some(signposts) });
+        self.next = last.next();
+        Ok(())
+    }
+
+    fn finish(mut self, last: Index) -> Result<(Vec<KeptSegment>, u64), CheckpointError> {
+        self.close(Some(last))?;
+        Ok((self.done, self.bytes))
+    }
+}
+
+fn weight(message: &HeldMessage) -> Live {
+    (message.index, message.bytes)
+}
+
+fn kept_source(kept: &KeptSegment) -> Source {
+    Source { id: Some(kept.id), first: kept.first, last: kept.last, len: kept.len, must_move: false }
+}
