@@ -5,11 +5,11 @@
 use understudy_record::Position;
 
 use crate::Journal;
+use crate::checkpoint::CHECKPOINT_NAME;
 use crate::error::{Failure, JournalError};
 use crate::journal::Log;
 use crate::reader::{Segment, lock};
 use crate::recovery::create_segment;
-use crate::checkpoint::CHECKPOINT_NAME;
 use crate::segment::SegmentId;
 use crate::state::{Base, LogState};
 use crate::store::StoreMeta;

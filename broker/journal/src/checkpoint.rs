@@ -232,12 +232,9 @@ impl FindError {
             Self::Newer { found } => {
                 OpenError::Newer { place: storage.place(), name: CHECKPOINT_NAME.to_owned(), found, known: FORMAT }
             }
-            Self::Bad { offset, reason } => OpenError::Damaged {
-                place: storage.place(),
-                segment: CHECKPOINT_NAME.to_owned(),
-                offset,
-                reason,
-            },
+            Self::Bad { offset, reason } => {
+                OpenError::Damaged { place: storage.place(), segment: CHECKPOINT_NAME.to_owned(), offset, reason }
+            }
         }
     }
 }
@@ -248,8 +245,7 @@ pub(crate) fn create_draft(
     store: StoreId,
     generation: u32,
 ) -> Result<(Arc<dyn StorageFile>, u64), Failure> {
-    let file =
-        storage.create(CHECKPOINT_DRAFT_NAME).map_err(Failure::of(storage, "create", CHECKPOINT_DRAFT_NAME))?;
+    let file = storage.create(CHECKPOINT_DRAFT_NAME).map_err(Failure::of(storage, "create", CHECKPOINT_DRAFT_NAME))?;
     let header = header(store, generation);
     file.append(&mut [IoSlice::new(&header)]).map_err(Failure::of(storage, "write", CHECKPOINT_DRAFT_NAME))?;
     Ok((file, HEADER_BYTES))

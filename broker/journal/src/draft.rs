@@ -101,12 +101,7 @@ impl Finished {
 pub struct Obsolete(pub(crate) Vec<SegmentId>);
 
 impl Checkpointer {
-    pub(crate) fn new(
-        storage: Arc<dyn Storage>,
-        store: StoreId,
-        options: Options,
-        shared: Arc<Mutex<Shared>>,
-    ) -> Self {
+    pub(crate) fn new(storage: Arc<dyn Storage>, store: StoreId, options: Options, shared: Arc<Mutex<Shared>>) -> Self {
         Self { storage, store, options, shared }
     }
 
@@ -175,12 +170,7 @@ impl Draft<'_> {
 
     /// Moves what has to move and makes everything durable. `floor`: the last index whose effects the pieces may show.
     /// `retain_from`: records from there on stay in the log, as far as `retain_bytes` allow, for followers that lack them.
-    pub fn finish(
-        mut self,
-        floor: Index,
-        retain_from: Index,
-        pace: Pace<'_>,
-    ) -> Result<Finished, CheckpointError> {
+    pub fn finish(mut self, floor: Index, retain_from: Index, pace: Pace<'_>) -> Result<Finished, CheckpointError> {
         let sync_point = self.sync_point.ok_or(CheckpointError::Order { what: "an end without a start" })?;
         let end = Frame::base(sync_point, floor, &BasePiece::End { floor }, &mut self.arena);
         self.write(&[end], pace)?;

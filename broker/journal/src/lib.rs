@@ -29,8 +29,8 @@ mod storage;
 mod store;
 mod store_map;
 
-pub use draft::{CheckpointError, Checkpointer, Draft, Finished, Obsolete, Pace};
 pub use dir::{DirError, DirStorage};
+pub use draft::{CheckpointError, Checkpointer, Draft, Finished, Obsolete, Pace};
 pub use error::{Failure, JournalError, OpenError};
 pub use journal::{Journal, Options};
 pub use reader::{LogReader, ReadError};

@@ -138,6 +138,17 @@ struct Place {
     offset: u64,
 }
 
+/// Where a message is to be looked for.
+struct Located {
+    version: u64,
+    id: SegmentId,
+    /// The segment's length.
+    end: u64,
+    /// Where the message begins if `exact`, else at or before it.
+    offset: u64,
+    exact: bool,
+}
+
 pub struct LogReader {
     storage: Arc<dyn Storage>,
     store: StoreId,
@@ -256,10 +267,14 @@ impl LogReader {
         let mut frames = Vec::with_capacity(indexes.len());
         let mut at: Option<(SegmentId, Cursor)> = None;
         for &index in indexes {
-            let (version, id, end, offset) = self.locate(index)?;
+            let Located { version, id, end, offset, exact } = self.locate(index)?;
+            let near = |cursor: &Cursor| {
+                // What is near enough is passed over: a jump would read its surroundings anew. A base has no order.
+                let behind = exact && offset < cursor.offset();
+                !behind && offset <= cursor.offset() + SIGNPOST_BYTES
+            };
             let mut cursor = match at.take() {
-                // What is near enough is passed over; a jump would read its surroundings anew.
-                Some((open, cursor)) if open == id && offset <= cursor.offset() + SIGNPOST_BYTES => cursor,
+                Some((open, cursor)) if open == id && near(&cursor) => cursor,
                 _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
             };
             loop {
@@ -283,8 +298,8 @@ impl LogReader {
         Ok(frames)
     }
 
-    /// Where to look for a message: version, segment, its length, an offset at or before the message.
-    fn locate(&self, index: Index) -> Result<(u64, SegmentId, u64, u64), ReadError> {
+    /// Where to look for a message.
+    fn locate(&self, index: Index) -> Result<Located, ReadError> {
         loop {
             let unknown = {
                 let shared = &mut *lock(&self.shared);
@@ -296,12 +311,13 @@ impl LogReader {
                     (segment.id, segment.len, known)
                 } else if let Some((id, offset)) = shared.older.base_message(index) {
                     let len = shared.segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.len);
-                    return Ok((version, id, len, offset));
+                    return Ok(Located { version, id, end: len, offset, exact: true });
                 } else {
                     return Err(ReadError::Gone { index, first: shared.first });
                 };
                 if let Some(signposts) = signposts {
-                    return Ok((version, id, len, signpost(signposts, index)));
+                    let offset = signpost(signposts, index);
+                    return Ok(Located { version, id, end: len, offset, exact: false });
                 }
                 (version, id, len)
             };

@@ -283,13 +283,14 @@ impl<'a> Scan<'a> {
             }
             tail = Some((id, file));
         }
-        let (id, tail) =
-            tail.ok_or_else(|| missing(self.storage, SegmentId::log(self.meta.generation, 0), "a store always has one"))?;
+        let (id, tail) = tail
+            .ok_or_else(|| missing(self.storage, SegmentId::log(self.meta.generation, 0), "a store always has one"))?;
         if !matches!(self.state.head.base, Base::None | Base::Whole { .. }) {
             let offset = self.segments.last().map_or(0, |segment| segment.len);
             return Err(self.damaged(id, offset, "the sync point's state ends here and is not whole".to_owned()));
         }
-        if let Some(Covered { sync_point, passed }) = self.covered.filter(|covered| covered.passed < covered.sync_point) {
+        if let Some(Covered { sync_point, passed }) = self.covered.filter(|covered| covered.passed < covered.sync_point)
+        {
             let offset = self.segments.last().map_or(0, |segment| segment.len);
             let reason = format!("the log ends at {passed}, before the checkpoint's sync point {sync_point}");
             return Err(self.damaged(id, offset, reason));
@@ -317,12 +318,8 @@ impl<'a> Scan<'a> {
     /// The checkpoint's pieces are the log's beginning.
     fn checkpoint(&mut self, found: &Found, visit: Visit<'_>) -> Result<(), OpenError> {
         let place = || self.storage.place();
-        let damaged = |offset, reason| OpenError::Damaged {
-            place: place(),
-            segment: CHECKPOINT_NAME.to_owned(),
-            offset,
-            reason,
-        };
+        let damaged =
+            |offset, reason| OpenError::Damaged { place: place(), segment: CHECKPOINT_NAME.to_owned(), offset, reason };
         self.state = LogState::awaiting_base();
         let mut frames = found.frames();
         loop {

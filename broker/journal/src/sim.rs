@@ -26,11 +26,13 @@ pub struct Faults {
     pub write_error_after: Option<u64>,
     /// So many syncs of files or the directory from now succeed, then one fails with EIO.
     pub sync_error_after: Option<u64>,
+    /// So many reads from now succeed, then one fails with EIO.
+    pub read_error_after: Option<u64>,
     /// What may still be written, in bytes; then ENOSPC.
     pub space: Option<u64>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Disk {
     files: Vec<File>,
     names: Names,
@@ -43,13 +45,14 @@ struct Disk {
 
 type Names = BTreeMap<String, usize>;
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct File {
     data: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
 }
 
+#[derive(Clone)]
 enum Change {
     Append(Vec<u8>),
     Truncate(usize),
@@ -115,6 +118,11 @@ impl SimStorage {
         disk.files[id] = File { data: bytes.to_vec(), durable: bytes.to_vec(), unsynced: Vec::new() };
         disk.names.insert(name.to_owned(), id);
         disk.durable_names.insert(name.to_owned(), id);
+    }
+
+    /// Another disk in the same state, what is not synced included.
+    pub fn fork_unsynced(&self) -> Self {
+        Self(Arc::new(Mutex::new(self.disk().clone())))
     }
 
     /// Another disk with the same durable and visible content.
@@ -302,8 +310,13 @@ impl StorageFile for SimFile {
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        let disk = self.storage.disk();
+        let disk = &mut *self.storage.disk();
         disk.alive()?;
+        let due = disk.faults.read_error_after == Some(0);
+        disk.faults.read_error_after = disk.faults.read_error_after.and_then(|left| left.checked_sub(1));
+        if due {
+            return Err(io::Error::other("EIO"));
+        }
         let data = &disk.files[self.id].data;
         let from = usize::try_from(offset).unwrap_or(usize::MAX).min(data.len());
         let count = into.len().min(data.len() - from);

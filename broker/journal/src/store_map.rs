@@ -90,7 +90,8 @@ mod tests {
     fn a_message_is_in_the_one_segment_whose_range_has_it() {
         let mut map = StoreMap::of_kept(vec![kept(4, 1, 10), kept(2, 11, 11), kept(3, 20, 30)]);
         let found = |map: &StoreMap, index| map.kept_with(Index(index)).map(|kept| kept.id.sequence);
-        let cases = [(0, None), (1, Some(4)), (10, Some(4)), (11, Some(2)), (12, None), (19, None), (20, Some(3)), (31, None)];
+        let cases =
+            [(0, None), (1, Some(4)), (10, Some(4)), (11, Some(2)), (12, None), (19, None), (20, Some(3)), (31, None)];
         for (index, expected) in cases {
             assert_eq!(found(&map, index), expected, "message {index}");
         }
