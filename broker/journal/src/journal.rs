@@ -170,6 +170,11 @@ impl Journal {
         self.aside.is_some()
     }
 
+    /// What the log's segments hold, in bytes: what a checkpoint could give back.
+    pub fn log_bytes(&self) -> u64 {
+        lock(&self.shared).segments.iter().map(|segment| segment.len).sum()
+    }
+
     /// What may still be written, in bytes.
     pub fn free_space(&self) -> Result<u64, JournalError> {
         Ok(self.storage.free_space().map_err(Failure::of(&*self.storage, "measure", "the free space"))?)

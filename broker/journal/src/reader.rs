@@ -251,23 +251,41 @@ impl LogReader {
     }
 
     /// The frames that carry the messages `indexes`, which ascend; in that order, checked against their checksums.
+    ///
+    /// # Errors
+    /// As [`Self::messages_if_there`]; and if one is not there.
     pub fn messages(&mut self, indexes: &[Index]) -> Result<Vec<Frame>, ReadError> {
+        let first = self.first();
+        let found = self.messages_if_there(indexes)?.into_iter().zip(indexes);
+        found.map(|(frame, index)| frame.ok_or(ReadError::Gone { index: *index, first })).collect()
+    }
+
+    /// The same, with `None` for a message that is in no segment: no checkpoint needed it any more, or something is wrong.
+    ///
+    /// # Errors
+    /// If what is read is damaged, or cannot be read.
+    pub fn messages_if_there(&mut self, indexes: &[Index]) -> Result<Vec<Option<Frame>>, ReadError> {
         debug_assert!(indexes.is_sorted(), "indexes ascend");
         for _ in 0..MOVES_BORNE {
             let moves = lock(&self.shared).moves;
             let found = self.find_messages(indexes);
-            if found.is_ok() || lock(&self.shared).moves == moves {
+            // What a checkpoint moved meanwhile is looked for where it is now.
+            let whole = found.as_ref().is_ok_and(|frames| frames.iter().all(Option::is_some));
+            if whole || lock(&self.shared).moves == moves {
                 return found;
             }
         }
         Err(ReadError::Changed)
     }
 
-    fn find_messages(&self, indexes: &[Index]) -> Result<Vec<Frame>, ReadError> {
+    fn find_messages(&self, indexes: &[Index]) -> Result<Vec<Option<Frame>>, ReadError> {
         let mut frames = Vec::with_capacity(indexes.len());
         let mut at: Option<(SegmentId, Cursor)> = None;
         for &index in indexes {
-            let Located { version, id, end, offset, exact } = self.locate(index)?;
+            let Some(Located { version, id, end, offset, exact }) = self.locate(index)? else {
+                frames.push(None);
+                continue;
+            };
             let near = |cursor: &Cursor| {
                 // What is near enough is passed over: a jump would read its surroundings anew. A base has no order.
                 let behind = exact && offset < cursor.offset();
@@ -277,29 +295,30 @@ impl LogReader {
                 Some((open, cursor)) if open == id && near(&cursor) => cursor,
                 _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
             };
-            loop {
-                let offset = cursor.offset();
-                let item = cursor.next().map_err(|error| self.scan_error(error, version, id))?;
-                let found = match &item {
-                    Some(Item::Frame(frame)) => frame.message_index() == Some(index),
-                    Some(Item::Mark) => false,
-                    None => {
-                        let reason = format!("message {index} should be in it and is not");
-                        return Err(self.scan_error(ScanError::Bad { offset, reason }, version, id));
+            let mut found = None;
+            while let Some(item) = cursor.next().map_err(|error| self.scan_error(error, version, id))? {
+                let Item::Frame(frame) = item else { continue };
+                match frame.message_index() {
+                    Some(other) if other == index => {
+                        found = Some(frame);
+                        break;
                     }
-                };
-                if let (true, Some(Item::Frame(frame))) = (found, item) {
-                    frames.push(frame);
-                    break;
+                    // Nothing that comes later in such a segment has a lower index.
+                    Some(other) if other > index && !exact => {
+                        cursor = Cursor::new(self.open(id, version)?, self.store, id, offset, end);
+                        break;
+                    }
+                    _ => {}
                 }
             }
+            frames.push(found);
             at = Some((id, cursor));
         }
         Ok(frames)
     }
 
-    /// Where to look for a message.
-    fn locate(&self, index: Index) -> Result<Located, ReadError> {
+    /// Where to look for a message; `None` if no segment's range has it.
+    fn locate(&self, index: Index) -> Result<Option<Located>, ReadError> {
         loop {
             let unknown = {
                 let shared = &mut *lock(&self.shared);
@@ -311,13 +330,13 @@ impl LogReader {
                     (segment.id, segment.len, known)
                 } else if let Some((id, offset)) = shared.older.base_message(index) {
                     let len = shared.segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.len);
-                    return Ok(Located { version, id, end: len, offset, exact: true });
+                    return Ok(Some(Located { version, id, end: len, offset, exact: true }));
                 } else {
-                    return Err(ReadError::Gone { index, first: shared.first });
+                    return Ok(None);
                 };
                 if let Some(signposts) = signposts {
                     let offset = signpost(signposts, index);
-                    return Ok(Located { version, id, end: len, offset, exact: false });
+                    return Ok(Some(Located { version, id, end: len, offset, exact: false }));
                 }
                 (version, id, len)
             };
