@@ -13,7 +13,7 @@ use crate::consumer::{Consumer, ConsumerPlan};
 use crate::ledger::{Account, Ledger};
 use crate::link::LinkError;
 use crate::load::{LoadPlan, LoadReport, create_queue, delete_queue, run_load};
-use crate::peers::{DevCluster, PeerError, RabbitCluster};
+use crate::peers::{DevCluster, DevPlan, PeerError, RabbitCluster};
 use crate::publisher::{Publisher, PublisherPlan};
 use crate::target::{QueuePlan, Target};
 
@@ -154,7 +154,14 @@ async fn start_peers(
 ) -> Result<(), CompareError> {
     if let Some(binary) = &plan.understudy {
         progress(format!("starting {} dev", binary.display()));
-        let started = DevCluster::start(binary, &plan.dir, REPLICAS, plan.understudy_port).await;
+        let dev = DevPlan {
+            binary: binary.clone(),
+            parent: plan.dir.clone(),
+            replicas: REPLICAS,
+            amqp_port: plan.understudy_port,
+            broker_arguments: Vec::new(),
+        };
+        let started = DevCluster::start(&dev).await;
         peers.push(Peer::Understudy(started.map_err(|source| CompareError::Peer { peer: UNDERSTUDY, source })?));
     }
     if let Some(script) = &plan.rabbitmq_script {
@@ -163,6 +170,7 @@ async fn start_peers(
             script,
             &plan.dir.join(format!("understudy-bench-rabbitmq-{:016x}", rand::random::<u64>())),
             plan.rabbitmq_port,
+            REPLICAS,
         )
         .await;
         peers.push(Peer::RabbitMq(started.map_err(|source| CompareError::Peer { peer: RABBITMQ, source })?));

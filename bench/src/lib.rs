@@ -7,14 +7,17 @@
 
 pub mod compare;
 mod consumer;
+mod figures;
 mod latency;
 mod ledger;
+pub mod limit;
 mod link;
 mod load;
 mod peers;
-
 mod publisher;
+mod sampler;
 mod stamp;
+pub mod storage;
 mod target;
 
 pub use consumer::{AckPolicy, Consumer, ConsumerPlan, ConsumerReport};
@@ -22,8 +25,7 @@ pub use latency::{Latencies, LatencySummary};
 pub use ledger::{Account, ConnectionId, Ledger, ProducerId, Sequence};
 pub use link::LinkError;
 pub use load::{LoadPlan, LoadReport, run_load};
-
-pub use peers::{DevCluster, PeerError, RabbitCluster};
+pub use peers::{DevCluster, DevPlan, PeerError, RabbitCluster};
 pub use publisher::{Publisher, PublisherPlan, PublisherReport, Recovery, Silence};
 pub use stamp::MIN_MESSAGE_BYTES;
 pub use target::{QueuePlan, Target};

@@ -12,9 +12,10 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::Sleep;
 use understudy_protocol::{
-    ChannelId, ClientConfig, ClientConnection, ClientEnd, ClientEvent, DeliveryTag, HeaderTooLarge, Method, MethodId,
-    PublishRef,
+    ChannelId, ClientConfig, ClientConnection, ClientEnd, ClientEvent, DeliveryTag, GotMessage, HeaderTooLarge, Method,
+    MethodId, PublishRef, basic,
 };
+use understudy_record::ShortStr;
 
 use crate::target::{QueuePlan, Target};
 
@@ -23,6 +24,8 @@ const CHANNEL: ChannelId = ChannelId(1);
 const READ_BYTES: usize = 64 * 1024;
 /// Slices of one vectored write; more do not make it cheaper.
 const WRITE_SLICES: usize = 64;
+/// Requests without an answer, at most: enough that the way there and back costs nothing.
+const PIPELINE: usize = 64;
 /// How often a waiting task looks at things that are not events: a stop, a silence, a heartbeat.
 const TICK: Duration = Duration::from_millis(5);
 /// A good-order close is given so long before the socket is dropped.
@@ -77,7 +80,8 @@ impl Link {
             .unwrap_or(Err(LinkError::TimedOut(target.attempt_limit)))
     }
 
-    async fn connect(target: &Target, address: &str) -> Result<Self, LinkError> {
+    /// Without a queue, and without a limit.
+    pub(crate) async fn connect(target: &Target, address: &str) -> Result<Self, LinkError> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let config = ClientConfig {
@@ -108,6 +112,43 @@ impl Link {
         self.connection.send_method(CHANNEL, &method);
         self.await_event(|event| match event {
             ClientEvent::Method(_, method) if method.id() == answer => Some(method),
+            _ => None,
+        })
+        .await
+    }
+
+    /// Sends methods, some at once, and hands over their answers in order.
+    pub(crate) async fn request_all(
+        &mut self,
+        methods: impl IntoIterator<Item = Method>,
+        answer: MethodId,
+        mut take: impl FnMut(Method),
+    ) -> Result<(), LinkError> {
+        let mut methods = methods.into_iter().fuse();
+        let mut open = 0;
+        loop {
+            for method in methods.by_ref().take(PIPELINE - open) {
+                self.connection.send_method(CHANNEL, &method);
+                open += 1;
+            }
+            if open == 0 {
+                return Ok(());
+            }
+            let answered = self.await_event(|event| match event {
+                ClientEvent::Method(_, method) if method.id() == answer => Some(method),
+                _ => None,
+            });
+            take(answered.await?);
+            open -= 1;
+        }
+    }
+
+    /// Takes one message of a queue and acknowledges it; `None` if it is empty.
+    pub(crate) async fn get(&mut self, queue: ShortStr) -> Result<Option<GotMessage>, LinkError> {
+        self.connection.send_method(CHANNEL, &basic::Get { queue, no_ack: true }.into());
+        self.await_event(|event| match event {
+            ClientEvent::GotMessage(_, message) => Some(Some(message)),
+            ClientEvent::Method(_, Method::BasicGetEmpty(_)) => Some(None),
             _ => None,
         })
         .await

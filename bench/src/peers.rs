@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-pub use dev::DevCluster;
+pub use dev::{DevCluster, DevPlan};
 pub use rabbitmq::RabbitCluster;
 
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use serde::Serialize;
 use tokio::task::JoinSet;
 use understudy_protocol::{BasicProperties, ClientEvent, Method, PublishRef, confirm};
-use understudy_record::Body;
+use understudy_record::{Body, ShortStr};
 
 use crate::latency::Latencies;
 use crate::ledger::{Fate, Ledger, ProducerId, Sequence};
@@ -45,6 +45,10 @@ pub struct PublisherPlan {
     pub window: usize,
     /// Messages a second; absent: as many as the window allows.
     pub rate: Option<u64>,
+    /// Messages in total, without those sent again; absent: until it is stopped.
+    pub limit: Option<u64>,
+    /// Queues that the messages go to in turns; none: the one it was started with.
+    pub spread_over: Vec<QueuePlan>,
     pub persistent: bool,
     /// With messages unconfirmed and no confirm for so long, the publisher goes to the next address, unless the broker
     /// said that it is blocked.
@@ -59,6 +63,8 @@ impl Default for PublisherPlan {
             message_bytes: 1024,
             window: 500,
             rate: None,
+            limit: None,
+            spread_over: Vec::new(),
             persistent: true,
             silence_limit: Duration::from_secs(5),
             measure_from: Duration::ZERO,
@@ -301,9 +307,15 @@ impl Work {
         let now = self.ledger.now();
         self.measure_from.get_or_insert(now + self.plan.measure_from);
         self.rate_from.get_or_insert(now);
-        let routing_key = self.queue.short_name().ok_or(LinkError::QueueName)?;
+        let queues = if self.plan.spread_over.is_empty() {
+            std::slice::from_ref(&self.queue)
+        } else {
+            self.plan.spread_over.as_slice()
+        };
+        let routing_keys =
+            queues.iter().map(QueuePlan::short_name).collect::<Option<Vec<_>>>().ok_or(LinkError::QueueName)?;
         while !self.is_finished() {
-            self.fill(link, routing_key.as_bytes())?;
+            self.fill(link, &routing_keys)?;
             link.turn().await?;
             self.take_events(link)?;
             self.check_silence(now)?;
@@ -312,7 +324,7 @@ impl Work {
     }
 
     /// Sends as many messages as the window, the rate and the socket allow: first those to be sent again.
-    fn fill(&mut self, link: &mut Link, routing_key: &[u8]) -> Result<(), LinkError> {
+    fn fill(&mut self, link: &mut Link, routing_keys: &[ShortStr]) -> Result<(), LinkError> {
         let now = self.ledger.now();
         let mut room = self.window.room();
         let mut new = self.new_messages_due(now);
@@ -336,6 +348,7 @@ impl Work {
             self.arena.extend_from_slice(&stamp.encode());
             self.arena.extend_from_slice(&self.filler);
             let body = Body::new(self.arena.split().freeze());
+            let routing_key = routing_keys[(self.report.sent % routing_keys.len() as u64) as usize].as_bytes();
             link.publish(&PublishRef {
                 exchange: b"",
                 routing_key,
@@ -352,6 +365,11 @@ impl Work {
     }
 
     fn new_messages_due(&self, now: Duration) -> u64 {
+        let left = self.plan.limit.map_or(u64::MAX, |limit| limit.saturating_sub(self.made));
+        left.min(self.new_messages_allowed(now))
+    }
+
+    fn new_messages_allowed(&self, now: Duration) -> u64 {
         match (self.is_stopping(), self.plan.rate, self.rate_from) {
             (true, ..) => 0,
             (false, Some(rate), Some(from)) => {

@@ -163,6 +163,17 @@ async fn a_rate_is_kept_and_a_load_reports() {
 }
 
 #[tokio::test]
+async fn a_limit_is_kept_also_when_messages_are_refused() {
+    for behaviour in [Behaviour::Right, Behaviour::Refuses] {
+        let broker = FakeBroker::start(&Shared::default(), behaviour).await;
+        let pair = start(&[&broker], PublisherPlan { limit: Some(777), ..PublisherPlan::default() }, AckPolicy::Each);
+        assert!(pair.publisher.wait_confirmed(777, LIMIT).await);
+        let (report, account) = pair.finish(true).await;
+        assert_eq!((report.confirmed, account.delivered), (777, 777), "{account}");
+    }
+}
+
+#[tokio::test]
 async fn without_a_broker_a_load_says_so() {
     let broker = FakeBroker::start(&Shared::default(), Behaviour::Right).await;
     let address = broker.address.clone();

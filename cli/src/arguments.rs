@@ -46,6 +46,9 @@ pub(crate) struct DevOptions {
     /// The broker's executable; default: `understudy-broker` beside this one, then on PATH
     #[arg(long, value_name = "PATH")]
     pub(crate) broker_bin: Option<PathBuf>,
+    /// An argument for each broker, such as --broker-arg=--max-message-size=1048576; may be given several times
+    #[arg(long = "broker-arg", value_name = "ARG", allow_hyphen_values = true)]
+    pub(crate) broker_arguments: Vec<String>,
     /// Show the brokers' logs on standard error too
     #[arg(long, short)]
     pub(crate) verbose: bool,

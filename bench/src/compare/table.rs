@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 
 use super::{Comparison, RABBITMQ, Round, SHAPES, UNDERSTUDY};
+use crate::figures::{STRINGS_TAKE_ALL, spread};
 
 /// The figure of a row, from one round; `None` where the round has none.
 type Figure = fn(&Round) -> Option<f64>;
@@ -67,35 +68,9 @@ fn ledgers(text: &mut String, comparison: &Comparison) {
     }
 }
 
-const STRINGS_TAKE_ALL: &str = "writing to a string cannot fail";
-
 fn line(text: &mut String, first: &str, ours: &str, theirs: &str, ratio: &str) {
     let line = format!("{first:<42}{ours:>28}{theirs:>28}{ratio:>24}");
     writeln!(text, "{}", line.trim_end()).expect(STRINGS_TAKE_ALL);
-}
-
-fn spread(mut values: Vec<f64>) -> String {
-    values.retain(|value| value.is_finite());
-    values.sort_by(f64::total_cmp);
-    match values.as_slice() {
-        [] => "-".to_owned(),
-        [one] => number(*one),
-        [lowest, .., highest] => {
-            let middle = values.len() / 2;
-            let median =
-                if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) };
-            format!("{} ({} to {})", number(median), number(*lowest), number(*highest))
-        }
-    }
-}
-
-/// Three digits are what such a measure is worth.
-fn number(value: f64) -> String {
-    match value {
-        value if value >= 100.0 => format!("{value:.0}"),
-        value if value >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
 }
 
 #[cfg(test)]

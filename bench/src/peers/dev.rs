@@ -1,7 +1,7 @@
 //! `understudy dev` as a child process, followed by the JSON lines it prints: which brokers run, and who is primary.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -36,7 +36,25 @@ struct View {
 #[derive(Clone, Debug)]
 struct Broker {
     pid: u32,
+    /// When its start was told.
+    started: Instant,
     address: String,
+    /// Of its health and metrics.
+    http: String,
+}
+
+/// How to run `understudy dev`.
+#[derive(Clone, Debug)]
+pub struct DevPlan {
+    /// `understudy`, with the broker's executable beside it.
+    pub binary: PathBuf,
+    /// The cluster's files go into a new directory in here.
+    pub parent: PathBuf,
+    pub replicas: u16,
+    /// Of the first broker; the others follow.
+    pub amqp_port: u16,
+    /// What each broker is told beside what `dev` tells it.
+    pub broker_arguments: Vec<String>,
 }
 
 /// One line of `--json`. Unknown events and fields are passed over.
@@ -63,21 +81,26 @@ struct ReadyBroker {
     pid: u32,
     amqp: String,
     #[serde(default)]
+    http: String,
+    #[serde(default)]
     role: String,
 }
 
 impl DevCluster {
-    /// Starts `binary dev` with its files in a new directory under `parent`, and waits until it is ready.
+    /// Starts it and waits until it is ready.
     ///
     /// # Errors
     /// If it does not start, or is not ready within a minute.
-    pub async fn start(binary: &Path, parent: &Path, replicas: u16, amqp_port: u16) -> Result<Self, PeerError> {
+    pub async fn start(plan: &DevPlan) -> Result<Self, PeerError> {
+        let DevPlan { binary, parent, replicas, amqp_port, broker_arguments } = plan;
         let dir = parent.join(format!("understudy-bench-{:016x}", rand::random::<u64>()));
         std::fs::create_dir_all(&dir)?;
         let log = std::fs::File::create(dir.join("dev.log"))?;
         let mut supervisor = Command::new(binary)
             .arg("dev")
-            .args(["--replicas", &replicas.to_string(), "--amqp-port", &amqp_port.to_string(), "--json", "--dir"])
+            .args(["--replicas", &replicas.to_string(), "--amqp-port", &amqp_port.to_string(), "--json"])
+            .args(broker_arguments.iter().map(|argument| format!("--broker-arg={argument}")))
+            .arg("--dir")
             .arg(dir.join("data"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -113,6 +136,35 @@ impl DevCluster {
     pub async fn kill(&self, pid: u32) -> Result<Instant, PeerError> {
         signal("KILL", pid).await?;
         Ok(Instant::now())
+    }
+
+    /// The brokers' names, in their order.
+    pub fn names(&self) -> Vec<String> {
+        self.view.lock().expect(UNPOISONED).brokers.keys().cloned().collect()
+    }
+
+    /// Where a broker's health is asked, as host:port.
+    pub fn http_of(&self, name: &str) -> Option<String> {
+        self.view.lock().expect(UNPOISONED).brokers.get(name).map(|broker| broker.http.clone())
+    }
+
+    /// The processes by name, whenever it is called.
+    pub(crate) fn processes(&self) -> impl Fn() -> Vec<(String, u32)> + Send + use<> {
+        let view = self.view.clone();
+        move || {
+            let view = view.lock().expect(UNPOISONED);
+            view.brokers.iter().map(|(name, broker)| (name.clone(), broker.pid)).collect()
+        }
+    }
+
+    /// When the process that has this name now was started.
+    pub fn started(&self, name: &str) -> Option<Instant> {
+        self.view.lock().expect(UNPOISONED).brokers.get(name).map(|broker| broker.started)
+    }
+
+    /// The directory of a broker's log.
+    pub fn data_of(&self, name: &str) -> PathBuf {
+        self.dir.join("data").join(name)
     }
 
     /// Waits until a broker that was killed has been started again.
@@ -183,16 +235,17 @@ impl View {
         match line {
             Line::Ready { brokers } => {
                 self.is_ready = true;
-                for ReadyBroker { name, pid, amqp, role } in brokers {
+                for ReadyBroker { name, pid, amqp, http, role } in brokers {
                     if role.eq_ignore_ascii_case("primary") {
                         self.primary = Some(name.clone());
                     }
-                    self.brokers.insert(name, Broker { pid, address: amqp });
+                    self.brokers.insert(name, Broker { pid, started: Instant::now(), address: amqp, http });
                 }
             }
             Line::Started { name, pid } => {
                 if let Some(broker) = self.brokers.get_mut(&name) {
                     broker.pid = pid;
+                    broker.started = Instant::now();
                 }
             }
             Line::Primary { name } => self.primary = Some(name),

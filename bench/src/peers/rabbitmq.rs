@@ -1,4 +1,4 @@
-//! Three RabbitMQ nodes, by way of the script `rabbitmq-cluster`.
+//! RabbitMQ nodes, by way of the script `rabbitmq-cluster`.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -18,18 +18,19 @@ pub struct RabbitCluster {
     script: PathBuf,
     dir: PathBuf,
     amqp_port: u16,
+    nodes: u16,
     addresses: Vec<String>,
     is_stopped: bool,
 }
 
 impl RabbitCluster {
-    /// Starts three nodes with their files under `dir`.
+    /// Starts up to nine nodes with their files under `dir`.
     ///
     /// # Errors
     /// If the script fails or takes more than five minutes. Nodes that started are stopped again.
-    pub async fn start(script: &Path, dir: &Path, amqp_port: u16) -> Result<Self, PeerError> {
+    pub async fn start(script: &Path, dir: &Path, amqp_port: u16, nodes: u16) -> Result<Self, PeerError> {
         let (script, dir) = (script.to_owned(), dir.to_owned());
-        let mut cluster = Self { script, dir, amqp_port, addresses: Vec::new(), is_stopped: false };
+        let mut cluster = Self { script, dir, amqp_port, nodes, addresses: Vec::new(), is_stopped: false };
         let lines = cluster.script(&["up"], UP_LIMIT).await?;
         cluster.addresses =
             lines.lines().map(|line| node_in(line).map(|(address, _)| address)).collect::<Result<_, _>>()?;
@@ -48,7 +49,18 @@ impl RabbitCluster {
         node_in(&self.script(&["leader", queue], COMMAND_LIMIT).await?)
     }
 
-    /// Kills a node that [`Self::leader`] named with SIGKILL and says when it was done.
+    /// Process of the node at one of [`Self::addresses`].
+    ///
+    /// # Errors
+    /// If it does not run.
+    pub async fn pid_at(&self, address: &str) -> Result<u32, PeerError> {
+        let lines = self.script(&["status"], COMMAND_LIMIT).await?;
+        let nodes = lines.lines().map(node_in).collect::<Result<Vec<_>, _>>()?;
+        let found = nodes.into_iter().find(|(node, _)| node == address);
+        found.map(|(_, pid)| pid).ok_or_else(|| PeerError::Ended(format!("the node at {address}")))
+    }
+
+    /// Kills a node that [`Self::leader`] or [`Self::pid_at`] named with SIGKILL and says when it was done.
     ///
     /// # Errors
     /// If the process is gone.
@@ -63,6 +75,14 @@ impl RabbitCluster {
     /// If it does not.
     pub async fn start_again(&self, address: &str) -> Result<(), PeerError> {
         self.script(&["start", address], UP_LIMIT).await.map(drop)
+    }
+
+    /// Starts a killed node again and does not wait.
+    ///
+    /// # Errors
+    /// If the script fails.
+    pub async fn launch(&self, address: &str) -> Result<(), PeerError> {
+        self.script(&["launch", address], COMMAND_LIMIT).await.map(drop)
     }
 
     /// # Errors
@@ -82,6 +102,7 @@ impl RabbitCluster {
             .args(arguments)
             .env("RABBITMQ_CLUSTER_DIR", &self.dir)
             .env("RABBITMQ_CLUSTER_PORT", self.amqp_port.to_string())
+            .env("RABBITMQ_CLUSTER_NODES", self.nodes.to_string())
             .process_group(0); // an interrupt from the keyboard is for this process, which then calls `down`
         command
     }

@@ -19,6 +19,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// There was no room: nothing is wrong with what is there.
+    pub fn is_full(&self) -> bool {
+        matches!(self.kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+    }
+
     /// Makes an [`io::Error`] tell where it happened.
     pub(crate) fn of(storage: &dyn Storage, action: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self {

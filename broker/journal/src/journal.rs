@@ -10,7 +10,7 @@ use crate::checkpoint::{CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME};
 use crate::draft::{Checkpointer, Finished, Obsolete};
 use crate::error::{Failure, JournalError, OpenError};
 use crate::reader::{LogReader, Segment, Shared, lock};
-use crate::recovery::{self, Recovery, Visit, create_segment};
+use crate::recovery::{self, Progress, Recovery, Visit, create_segment};
 use crate::segment::{Cursor, Item, MARK_BYTES, SegmentId, encode_mark};
 use crate::state::{Base, LogState};
 use crate::store::StoreMeta;
@@ -77,8 +77,19 @@ impl Journal {
         fresh: StoreId,
         visit: Visit<'_>,
     ) -> Result<(Self, Recovery), OpenError> {
+        Self::open_watched(storage, options, fresh, &Progress::default(), visit)
+    }
+
+    /// The same, with somebody who watches `progress`.
+    pub fn open_watched(
+        storage: Arc<dyn Storage>,
+        options: Options,
+        fresh: StoreId,
+        progress: &Progress,
+        visit: Visit<'_>,
+    ) -> Result<(Self, Recovery), OpenError> {
         let options = Options { segment_bytes: options.segment_bytes.max(MIN_SEGMENT_BYTES), ..options };
-        let opened = recovery::open(&*storage, fresh, visit)?;
+        let opened = recovery::open(&*storage, fresh, progress, visit)?;
         let state = opened.state;
         let recovery = Recovery {
             store: opened.meta.id,

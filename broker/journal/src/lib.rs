@@ -11,7 +11,8 @@
 //!
 //! Reading order: [`Storage`] (what is asked of a disk), `segment` (the bytes of a file), `state` (which frame may follow
 //! which), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`, `store_map` (where
-//! messages are), `checkpoint` (the bytes of that file), `draft` and `consolidate` (making one).
+//! messages are), `checkpoint` (the bytes of that file), `draft` and `consolidate` (making one), [`inspect`] (all of it from
+//! outside).
 
 mod base;
 mod checkpoint;
@@ -19,6 +20,7 @@ mod consolidate;
 mod dir;
 mod draft;
 mod error;
+pub mod inspect;
 mod journal;
 mod reader;
 mod recovery;
@@ -34,6 +36,6 @@ pub use draft::{CheckpointError, Checkpointer, Draft, Finished, Obsolete, Pace};
 pub use error::{Failure, JournalError, OpenError};
 pub use journal::{Journal, Options};
 pub use reader::{LogReader, ReadError};
-pub use recovery::{Recovery, TornTail, Visit, VisitError};
+pub use recovery::{Progress, Recovery, TornTail, Visit, VisitError};
 pub use state::OrderError;
 pub use storage::{Storage, StorageFile};

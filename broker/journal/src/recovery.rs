@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::io::{self, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use understudy_record::{Epoch, Frame, FrameKind, Index, Position, StoreId};
 
@@ -58,6 +59,16 @@ pub struct TornTail {
     pub reason: String,
 }
 
+/// How far an opening is, for people who wait for it.
+#[derive(Debug, Default)]
+pub struct Progress {
+    /// Segments to read.
+    pub segments: AtomicU64,
+    pub segments_done: AtomicU64,
+    /// Records and pieces of a checkpoint that have been read.
+    pub records_done: AtomicU64,
+}
+
 /// An opened log, on its way to a [`Journal`](crate::Journal).
 pub(crate) struct Opened {
     pub(crate) meta: StoreMeta,
@@ -73,7 +84,12 @@ pub(crate) struct Opened {
     pub(crate) next_kept: u32,
 }
 
-pub(crate) fn open(storage: &dyn Storage, fresh: StoreId, visit: Visit<'_>) -> Result<Opened, OpenError> {
+pub(crate) fn open(
+    storage: &dyn Storage,
+    fresh: StoreId,
+    progress: &Progress,
+    visit: Visit<'_>,
+) -> Result<Opened, OpenError> {
     let names = storage.list().map_err(Failure::of(storage, "list", "the files"))?;
     let is_fresh = !names.iter().any(|name| name == STORE_NAME);
     let meta = if is_fresh {
@@ -103,7 +119,11 @@ pub(crate) fn open(storage: &dyn Storage, fresh: StoreId, visit: Visit<'_>) -> R
     }
     files.check(storage, meta, found.as_ref())?;
     // Nothing is changed before all of the log is known to be right.
-    let mut opened = Scan::new(storage, meta).run(&files.log, found.as_ref(), visit)?;
+    let mut counted = |frame| {
+        progress.records_done.fetch_add(1, Ordering::Relaxed);
+        visit(frame)
+    };
+    let mut opened = Scan::new(storage, meta, progress).run(&files.log, found.as_ref(), &mut counted)?;
     opened.next_kept = files.next_kept;
     remove_all(storage, &files.leftovers)?;
     Ok(opened)
@@ -227,6 +247,7 @@ fn kept_segment(entry: &Entry) -> KeptSegment {
 struct Scan<'a> {
     storage: &'a dyn Storage,
     meta: StoreMeta,
+    progress: &'a Progress,
     state: LogState,
     segments: Vec<Segment>,
     cut: Option<TornTail>,
@@ -250,10 +271,10 @@ enum End {
 }
 
 impl<'a> Scan<'a> {
-    fn new(storage: &'a dyn Storage, meta: StoreMeta) -> Self {
+    fn new(storage: &'a dyn Storage, meta: StoreMeta, progress: &'a Progress) -> Self {
         let state = if meta.generation == 0 { LogState::default() } else { LogState::awaiting_base() };
         let (segments, older) = (Vec::new(), StoreMap::default());
-        Self { storage, meta, state, segments, cut: None, covered: None, older }
+        Self { storage, meta, progress, state, segments, cut: None, covered: None, older }
     }
 
     fn run(mut self, ids: &[SegmentId], found: Option<&Found>, visit: Visit<'_>) -> Result<Opened, OpenError> {
@@ -264,7 +285,9 @@ impl<'a> Scan<'a> {
             unread = self.pass_over(ids)?;
         }
         let checkpoint = self.covered.map(|covered| covered.sync_point);
-        for &id in ids.get(unread..).unwrap_or_default() {
+        let ids = ids.get(unread..).unwrap_or_default();
+        self.progress.segments.store(ids.len() as u64, Ordering::Relaxed);
+        for &id in ids {
             let file = self.storage.open(&id.name()).map_err(Failure::of(self.storage, "open", &id.name()))?;
             let len = file.len().map_err(Failure::of(self.storage, "measure", &id.name()))?;
             self.segments.push(Segment::new(id, self.last().index.next()));
@@ -281,6 +304,7 @@ impl<'a> Scan<'a> {
                 }
                 self.cut = Some(TornTail { segment: id.name(), offset, bytes: len - offset, reason });
             }
+            self.progress.segments_done.fetch_add(1, Ordering::Relaxed);
             tail = Some((id, file));
         }
         let (id, tail) = tail

@@ -38,7 +38,7 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
         &["understudy-bench", "understudy-election", "understudy-lease", "understudy-proto", "understudy-record"],
         false,
     ),
-    ("understudy-bench", &["understudy-protocol", "understudy-record"], false),
+    ("understudy-bench", &["understudy-journal", "understudy-protocol", "understudy-record"], false),
     ("understudy-e2e", &["understudy-bench", "understudy-crds", "understudy-record"], false),
 ];
 

@@ -46,6 +46,8 @@ pub(crate) enum ConfigError {
 pub(crate) struct Config {
     pub(crate) dir: Directory,
     pub(crate) broker: PathBuf,
+    /// For each broker, behind those it has from here.
+    pub(crate) broker_arguments: Vec<String>,
     pub(crate) places: Vec<Place>,
     pub(crate) min_in_sync: u8,
     pub(crate) durability: Durability,
@@ -134,6 +136,7 @@ impl TryFrom<&DevOptions> for Config {
         Ok(Self {
             dir,
             broker,
+            broker_arguments: options.broker_arguments.clone(),
             places: places(replicas, options.amqp_port)?,
             min_in_sync: min,
             durability: options.durability,
@@ -197,6 +200,7 @@ impl Config {
         let mut arguments: Vec<String> =
             with_value.into_iter().flat_map(|(flag, value)| [flag.into(), value]).collect();
         arguments.extend(["--open-guest".into(), "--exit-with-parent".into()]);
+        arguments.extend_from_slice(&self.broker_arguments);
         Launch {
             name: place.name.clone(),
             program: self.broker.clone(),
@@ -241,6 +245,7 @@ mod tests {
             durability: Durability::Fsync,
             json: false,
             broker_bin: Some("/bin/sh".into()),
+            broker_arguments: Vec::new(),
             verbose: false,
         }
     }
@@ -302,7 +307,8 @@ mod tests {
 
     #[test]
     fn each_broker_is_told_where_all_are() {
-        let config = Config::try_from(&options()).unwrap();
+        let given = DevOptions { broker_arguments: vec!["--resume-records=7".into()], ..options() };
+        let config = Config::try_from(&given).unwrap();
         let launch = &config.launches()[1];
         let value = |flag: &str| {
             let at = launch.arguments.iter().position(|argument| argument == flag).unwrap();
@@ -316,5 +322,6 @@ mod tests {
         assert!(value("--lease").starts_with("local:/"));
         assert!(launch.arguments.iter().any(|argument| argument == "--open-guest"));
         assert!(launch.arguments.iter().any(|argument| argument == "--exit-with-parent"));
+        assert_eq!(launch.arguments.last().map(String::as_str), Some("--resume-records=7"));
     }
 }

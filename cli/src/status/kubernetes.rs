@@ -34,6 +34,7 @@ fn summarize(cluster: &str, status: serde_json::Value) -> Result<Summary, serde_
         epoch: status.epoch,
         in_sync: status.in_sync,
         confirms_held: None,
+        publishers_blocked: None,
         replicas: status.replica_statuses.into_iter().map(Replica::from).collect(),
         conditions: status.conditions.into_iter().map(Condition::from).collect(),
         last_failover: status.last_failover.map(LastFailover::from),
@@ -102,7 +103,7 @@ impl From<ReplicaStatus> for Replica {
             bytes_done,
             bytes,
         });
-        Self { name, role, in_sync, position, lag, catch_up, amqp: None, message }
+        Self { name, role, in_sync, position, lag, catch_up, amqp: None, message, alarms: Vec::new() }
     }
 }
 

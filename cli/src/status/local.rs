@@ -69,6 +69,7 @@ fn summarize(file: &ClusterFile, answers: Vec<Result<proto::Status, String>>) ->
         primary: primary.map(|(_, broker)| broker.name.clone()),
         epoch: primary.map(|(status, _)| status.epoch),
         confirms_held: primary.and_then(|(status, _)| not_empty(&status.confirms_held)),
+        publishers_blocked: primary.and_then(|(status, _)| not_empty(&status.publishers_blocked)),
         replicas: replicas.collect(),
         in_sync,
         conditions: Vec::new(),
@@ -93,6 +94,7 @@ fn replica(broker: &BrokerEntry, status: &proto::Status, in_sync: bool, primary:
         }),
         amqp: None,
         message: not_empty(&status.message),
+        alarms: status.alarms.map(|alarms| alarms.describe(&broker.name)).unwrap_or_default(),
     }
 }
 
@@ -168,6 +170,31 @@ mod tests {
             dev-2: does not answer
         "#]]
         .assert_eq(&summary.to_text());
+    }
+
+    #[test]
+    fn what_is_low_is_shown_and_what_it_leads_to() {
+        let disk = Some(proto::Shortage { bytes: 80_000_000, watermark: 107_374_182 });
+        let low = "dev-1 is low on disk: 80 MB free, watermark 107 MB";
+        let primary = proto::Status { publishers_blocked: low.into(), ..status(proto::Role::Primary, 5, 120) };
+        let backup =
+            proto::Status { alarms: Some(proto::Alarms { memory: None, disk }), ..status(proto::Role::Backup, 5, 120) };
+        let summary = summarize(&file(), vec![Ok(primary), Ok(backup), Ok(status(proto::Role::Backup, 5, 120))]);
+        expect![[r#"
+            Cluster   dev
+            Primary   dev-0, epoch 5
+            In sync   0 of 3: none
+            Publish   blocked: dev-1 is low on disk: 80 MB free, watermark 107 MB
+
+            REPLICA  ROLE     IN-SYNC  POSITION  LAG  CATCH-UP  AMQP
+            dev-0    primary  no       5:120     -    -         127.0.0.1:5672
+            dev-1    backup   no       5:120     0    -         127.0.0.1:5673
+            dev-2    backup   no       5:120     0    -         127.0.0.1:5674
+            dev-1 is low on disk: 80 MB free, watermark 107 MB
+        "#]]
+        .assert_eq(&summary.to_text());
+        let json = serde_json::to_value(&summary).unwrap();
+        assert_eq!((&json["publishersBlocked"], &json["replicas"][1]["alarms"][0]), (&low.into(), &low.into()));
     }
 
     #[tokio::test]

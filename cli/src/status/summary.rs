@@ -11,6 +11,8 @@ pub(crate) struct Summary {
     pub(crate) in_sync: Vec<String>,
     /// Why confirms are held, if they are.
     pub(crate) confirms_held: Option<String>,
+    /// Why publishers are blocked, if they are.
+    pub(crate) publishers_blocked: Option<String>,
     pub(crate) replicas: Vec<Replica>,
     pub(crate) conditions: Vec<Condition>,
     pub(crate) last_failover: Option<LastFailover>,
@@ -30,6 +32,8 @@ pub(crate) struct Replica {
     /// Local clusters only.
     pub(crate) amqp: Option<String>,
     pub(crate) message: Option<String>,
+    /// What it is low on, a sentence each. Local clusters only: an operator's status has it in the message.
+    pub(crate) alarms: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -73,6 +77,9 @@ impl Summary {
         if let Some(reason) = &self.confirms_held {
             text.push_str(&format!("Confirms  held: {reason}\n"));
         }
+        if let Some(reason) = &self.publishers_blocked {
+            text.push_str(&format!("Publish   blocked: {reason}\n"));
+        }
         if let Some(failover) = &self.last_failover {
             text.push_str(&format!("Failover  {}\n", failover.to_text()));
         }
@@ -113,6 +120,9 @@ impl Summary {
         for replica in &self.replicas {
             if let Some(message) = &replica.message {
                 text.push_str(&format!("{}: {message}\n", replica.name));
+            }
+            for alarm in &replica.alarms {
+                text.push_str(&format!("{alarm}\n"));
             }
         }
         text
