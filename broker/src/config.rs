@@ -8,6 +8,12 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use understudy_record::ReplicaName;
 
+/// Of the memory limit, for bodies: the rest is for the index, buffers, and what is on its way.
+const DEFAULT_BUDGET_PERCENT: u8 = 40;
+
+/// Below it the broker's own code would take all there is.
+const MIN_MEMORY_WATERMARK: u8 = 10;
+
 /// One replica of a hot-standby AMQP broker.
 #[derive(Debug, Parser)]
 #[command(name = "understudy-broker", version)]
@@ -67,6 +73,28 @@ pub struct Arguments {
     /// Largest message, in bytes.
     #[arg(long, default_value_t = 128 << 20)]
     max_message_size: u64,
+    /// Bytes of message bodies that are kept in memory; the rest waits on disk. Four tenths of the memory limit if absent.
+    #[arg(long, value_name = "BYTES")]
+    memory_budget: Option<u64>,
+    /// Bytes of memory that this process may use. The container's limit if absent, or the machine's memory.
+    #[arg(long, value_name = "BYTES")]
+    memory_limit: Option<u64>,
+    /// Hundredths of the memory limit above which publishers must wait, until the process is 5 below.
+    #[arg(long, value_name = "PERCENT", default_value_t = 80)]
+    memory_watermark: u8,
+    /// Free bytes on the data directory's volume below which publishers must wait, until a fifth more is free; 0: never. A
+    /// tenth of the volume if absent, at least 64 MiB and at most 2 GiB.
+    #[arg(long, value_name = "BYTES")]
+    disk_free_watermark: Option<u64>,
+    /// Bytes of one file of the log: space comes back in steps of this size.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    segment_bytes: u64,
+    /// Bytes of log between two checkpoints: less means a shorter restart and less disk, more means less work beside.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    checkpoint_bytes: u64,
+    /// Bytes a second that checkpoints may write, messages that they move included.
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    checkpoint_rate: u64,
     /// A backup that lacks more records than this, and more than twice the live messages, gets the live messages instead of
     /// the log.
     #[arg(long, default_value_t = 50_000)]
@@ -116,6 +144,20 @@ pub struct Config {
     pub users: Users,
     pub backup_connections: BackupConnections,
     pub max_message_size: u64,
+    /// Bytes of message bodies kept in memory.
+    pub memory_budget: u64,
+    /// Bytes of one file of the log.
+    pub segment_bytes: u64,
+    /// Bytes of log between two checkpoints.
+    pub checkpoint_bytes: u64,
+    /// Bytes a second that checkpoints may write.
+    pub checkpoint_rate: u64,
+    /// Bytes of memory that this process may use.
+    pub memory_limit: u64,
+    /// Hundredths of `memory_limit` above which publishers must wait.
+    pub memory_watermark: u8,
+    /// Free bytes on the volume below which publishers must wait; 0: never; `None`: by the volume's size.
+    pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
     pub exit_with_parent: bool,
     pub seed: u64,
@@ -163,6 +205,12 @@ pub enum ConfigError {
     Time { option: &'static str, value: u64, min: u64, max: u64 },
     #[error("--max-message-size is {value}; it must be between 1 and {max} bytes")]
     MessageSize { value: u64, max: usize },
+    #[error("--memory-watermark is {0}; it must be between {min} and 100 percent of the memory limit", min = MIN_MEMORY_WATERMARK)]
+    MemoryWatermark(u8),
+    #[error(
+        "--memory-budget is {budget}; it must be below {mark} bytes, the --memory-watermark of the memory limit, or publishers would wait for ever"
+    )]
+    MemoryBudget { budget: u64, mark: u64 },
     #[error("the replica's name {0:?} is empty, longer than 253 bytes, or has a slash in it")]
     Name(String),
 }
@@ -208,6 +256,7 @@ impl TryFrom<Arguments> for Config {
         if given.max_message_size == 0 || given.max_message_size > max as u64 {
             return Err(ConfigError::MessageSize { value: given.max_message_size, max });
         }
+        let memory = Memory::resolve(given.memory_limit, given.memory_budget, given.memory_watermark)?;
         Ok(Self {
             name,
             cluster: given.cluster,
@@ -227,6 +276,13 @@ impl TryFrom<Arguments> for Config {
             users,
             backup_connections: given.backup_connections,
             max_message_size: given.max_message_size,
+            memory_budget: memory.budget,
+            segment_bytes: given.segment_bytes,
+            checkpoint_bytes: given.checkpoint_bytes,
+            checkpoint_rate: given.checkpoint_rate,
+            memory_limit: memory.limit,
+            memory_watermark: given.memory_watermark,
+            disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
@@ -255,6 +311,30 @@ impl Config {
 
     pub fn replicated_only(&self) -> bool {
         self.durability == Durability::Replicated
+    }
+}
+
+/// In bytes.
+#[derive(Debug, PartialEq, Eq)]
+struct Memory {
+    limit: u64,
+    budget: u64,
+}
+
+impl Memory {
+    fn resolve(limit: Option<u64>, budget: Option<u64>, watermark: u8) -> Result<Self, ConfigError> {
+        if !(MIN_MEMORY_WATERMARK..=100).contains(&watermark) {
+            return Err(ConfigError::MemoryWatermark(watermark));
+        }
+        let limit = limit.unwrap_or_else(crate::resources::memory_limit);
+        let share = |percent: u8| u64::try_from(u128::from(limit) * u128::from(percent) / 100).unwrap_or(u64::MAX);
+        // A low watermark lowers the budget that nobody has set with it.
+        let budget = budget.unwrap_or_else(|| share(DEFAULT_BUDGET_PERCENT.min(watermark / 2)));
+        let mark = share(watermark);
+        if budget >= mark && budget > 0 {
+            return Err(ConfigError::MemoryBudget { budget, mark });
+        }
+        Ok(Self { limit, budget })
     }
 }
 
@@ -297,8 +377,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_shared_out_by_its_limit() {
+        let table = [
+            ((Some(1000), None, 80), Memory { limit: 1000, budget: 400 }),
+            ((Some(1000), Some(799), 80), Memory { limit: 1000, budget: 799 }),
+            ((Some(1000), None, 20), Memory { limit: 1000, budget: 100 }),
+            ((Some(1000), Some(0), 80), Memory { limit: 1000, budget: 0 }),
+            ((Some(u64::MAX), Some(5), 100), Memory { limit: u64::MAX, budget: 5 }),
+        ];
+        for ((limit, budget, watermark), expected) in table {
+            assert_eq!(Memory::resolve(limit, budget, watermark), Ok(expected));
+        }
+        let found = Memory::resolve(None, None, 80).unwrap();
+        assert!(found.limit > 0 && found.budget == found.limit * 2 / 5, "{found:?}");
+    }
+
+    #[test]
     fn what_makes_no_sense_is_refused_with_its_cure() {
-        let cases: [(&[&str], &str); 6] = [
+        let cases: [(&[&str], &str); 8] = [
             (&["--open-guest"], "--peers or --peer-pattern"),
             (&["--open-guest", "--peers", "a-1=h:1"], "does not list this replica, a-0"),
             (&["--open-guest", "--peers", "a-0=h:1"], "must be a loopback address"),
@@ -308,6 +404,11 @@ mod tests {
                 "between 1 and --replicas, which is 3",
             ),
             (&["--users-file", "u", "--peers", "a-0=h:1", "--backup-timeout-ms", "1"], "between 50 and"),
+            (&["--users-file", "u", "--peers", "a-0=h:1", "--memory-watermark", "5"], "between 10 and 100 percent"),
+            (
+                &["--users-file", "u", "--peers", "a-0=h:1", "--memory-limit", "1000", "--memory-budget", "800"],
+                "--memory-budget is 800; it must be below 800 bytes",
+            ),
         ];
         for (arguments, expected) in cases {
             let error = parse(arguments).unwrap_err();

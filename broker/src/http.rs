@@ -10,6 +10,8 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::get;
 
+use understudy_journal::Progress;
+
 use crate::metrics::Metrics;
 use crate::node::{RoleStatus, Shared};
 
@@ -46,30 +48,39 @@ async fn live(State(health): State<Health>) -> impl IntoResponse {
 
 async fn started(State(health): State<Health>) -> impl IntoResponse {
     match health.shared.status.borrow().role {
-        RoleStatus::Recovering => (StatusCode::SERVICE_UNAVAILABLE, "reading the log\n"),
-        _ => (StatusCode::OK, "ok\n"),
+        RoleStatus::Recovering => (StatusCode::SERVICE_UNAVAILABLE, recovering(&health.shared)),
+        _ => (StatusCode::OK, "ok\n".to_owned()),
     }
 }
 
 async fn ready(State(health): State<Health>) -> impl IntoResponse {
     let status = health.shared.status.borrow();
     if status.is_ready() {
-        return (StatusCode::OK, "ok\n");
+        return (StatusCode::OK, "ok\n".to_owned());
     }
     let why = match &status.role {
-        RoleStatus::Recovering => "reading the log\n",
+        RoleStatus::Recovering => return (StatusCode::SERVICE_UNAVAILABLE, recovering(&health.shared)),
         RoleStatus::Ended => "ending\n",
         RoleStatus::Primary { .. } => "isolated: no client is served\n",
         RoleStatus::Backup { primary: None, .. } => "no primary is heard\n",
         RoleStatus::Backup { catch_up: Some(_), .. } => "catching up\n",
         RoleStatus::Backup { .. } => "not in the in-sync set yet\n",
     };
-    (StatusCode::SERVICE_UNAVAILABLE, why)
+    (StatusCode::SERVICE_UNAVAILABLE, why.to_owned())
+}
+
+/// How far the reading of the log is: recovery is work, not trouble.
+fn recovering(shared: &Shared) -> String {
+    let Progress { segments, segments_done, records_done } = &shared.recovery;
+    let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (done, all, records) = (count(segments_done), count(segments), count(records_done));
+    format!("reading the log: {done} of {all} segments, {records} records\n")
 }
 
 async fn metrics(State(health): State<Health>) -> impl IntoResponse {
     let status = health.shared.status.borrow().clone();
-    match health.metrics.render(&status) {
+    let usage = *health.shared.usage.borrow();
+    match health.metrics.render(&status, &usage, &health.shared.checkpoints) {
         Ok(text) => (StatusCode::OK, [("content-type", "text/plain; version=0.0.4")], text),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, [("content-type", "text/plain")], error.to_string().into()),
     }

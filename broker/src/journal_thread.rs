@@ -9,11 +9,11 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use tokio::sync::mpsc::Sender;
-use understudy_journal::{Journal, JournalError};
+use understudy_journal::{Finished, Journal, JournalError};
 use understudy_record::{Epoch, Frame, Index};
 use understudy_replication::Session;
 
-use crate::node::{Event, JournalEvent};
+use crate::node::{Event, Installed, JournalEvent};
 use crate::recovery::Rebuild;
 
 /// Orders taken into one batch at most, so that a report never waits for an endless stream of them.
@@ -38,6 +38,8 @@ pub(crate) enum Order {
     Truncate(Index),
     BeginBase,
     CompleteBase(Session),
+    /// Put a checkpoint in force.
+    Install(Box<Finished>),
     /// Read the whole log again.
     Rebuild {
         seed: u64,
@@ -149,6 +151,10 @@ impl JournalThread {
                 reports.completed = Some(session);
                 self.journal.complete_base().map(|_| ())
             }
+            Order::Install(finished) => self.journal.install(&finished).map(|obsolete| {
+                let outcome = obsolete.map(|obsolete| (self.journal.first(), obsolete));
+                self.report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
+            }),
             Order::Rebuild { seed } => {
                 *reports = Reports::default(); // of roles that are over
                 return self.rebuild(seed).map(|()| 0);

@@ -2,10 +2,11 @@
 //! crates decide, and carries out what they say.
 //!
 //! One core thread ([`node`]) owns the state and the replication role, without locks. The journal has a thread of its
-//! own. Everything else is tasks on tokio that talk to the core thread through two bounded inboxes: clients' commands, and
+//! own, and so have checkpoints. Everything else is tasks on tokio that talk to the core thread through two bounded inboxes: clients' commands, and
 //! all that must not wait behind them. Nothing here decides what a queue does, what is committed or who is elected.
 
 mod amqp;
+mod checkpoint_thread;
 mod config;
 mod elector;
 mod http;
@@ -16,7 +17,9 @@ mod metrics;
 mod node;
 mod parent;
 mod peers;
+mod recorded_sets;
 mod recovery;
+mod resources;
 mod run;
 
 pub use config::{Arguments, Config, ConfigError};

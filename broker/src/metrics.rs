@@ -1,9 +1,13 @@
 //! Numbers for Prometheus. The core thread's come from its status snapshot when they are asked for; nothing is counted on
 //! the hot path.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
 use prometheus::{Encoder, IntCounter, IntGauge, Registry, TextEncoder};
 
-use crate::node::{NodeStatus, RoleStatus};
+use crate::node::{CheckpointCounts, NodeStatus, RoleStatus};
+use crate::resources::Usage;
 
 pub(crate) struct Metrics {
     registry: Registry,
@@ -21,6 +25,20 @@ pub(crate) struct Metrics {
     messages_ready: IntGauge,
     messages_unacknowledged: IntGauge,
     queues: IntGauge,
+    publishers_blocked: IntGauge,
+    memory_alarm: IntGauge,
+    memory_resident: IntGauge,
+    memory_limit: IntGauge,
+    memory_budget: IntGauge,
+    disk_alarm: IntGauge,
+    disk_free: IntGauge,
+    disk_free_watermark: IntGauge,
+    message_resident: IntGauge,
+    checkpoints: IntCounter,
+    checkpoint_bytes: IntCounter,
+    moved_bytes: IntCounter,
+    /// Counters that follow others' counts do so one request at a time.
+    following: Mutex<()>,
 }
 
 impl Metrics {
@@ -54,12 +72,30 @@ impl Metrics {
             messages_ready: gauge("messages_ready", "Messages ready for delivery")?,
             messages_unacknowledged: gauge("messages_unacknowledged", "Messages delivered and not acknowledged")?,
             queues: gauge("queues", "Queues")?,
+            publishers_blocked: gauge("publishers_blocked", "1 if publishers must wait; the status says why")?,
+            memory_alarm: gauge("memory_alarm", "1 while this process uses too much of its memory limit")?,
+            memory_resident: gauge("memory_resident_bytes", "Memory that this process uses")?,
+            memory_limit: gauge("memory_limit_bytes", "Memory that this process may use")?,
+            memory_budget: gauge("memory_budget_bytes", "Memory for message bodies; the rest waits on disk")?,
+            disk_alarm: gauge("disk_alarm", "1 while too little is free on the data directory's volume")?,
+            disk_free: gauge("disk_free_bytes", "Free space on the data directory's volume")?,
+            disk_free_watermark: gauge("disk_free_watermark_bytes", "Free space below which publishers must wait")?,
+            message_resident: gauge("message_resident_bytes", "Bytes of messages in queues that are in memory")?,
+            checkpoints: counter("checkpoints_total", "Checkpoints that came into force")?,
+            checkpoint_bytes: counter("checkpoint_bytes_total", "Bytes of the checkpoints that came into force")?,
+            moved_bytes: counter("moved_bytes_total", "Bytes of messages moved out of mostly dead segments")?,
+            following: Mutex::new(()),
             registry,
         })
     }
 
     /// The exposition format, of one moment.
-    pub(crate) fn render(&self, status: &NodeStatus) -> Result<Vec<u8>, prometheus::Error> {
+    pub(crate) fn render(
+        &self,
+        status: &NodeStatus,
+        usage: &Usage,
+        checkpoints: &CheckpointCounts,
+    ) -> Result<Vec<u8>, prometheus::Error> {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.epoch.set(number(status.epoch.0));
         self.last_index.set(number(status.last.index.0));
@@ -67,20 +103,46 @@ impl Metrics {
         self.committed_index.set(number(status.committed.0));
         self.in_sync.set(number(status.in_sync.len() as u64));
         self.journal_stalled_ms.set(number(status.journal_stalled_ms));
+        self.memory_alarm.set(usage.alarms.memory.is_some().into());
+        self.memory_resident.set(number(usage.resident));
+        self.memory_limit.set(number(usage.limit));
+        self.memory_budget.set(number(usage.budget));
+        self.disk_alarm.set(usage.alarms.disk.is_some().into());
+        self.disk_free.set(number(usage.disk_free));
+        self.disk_free_watermark.set(number(usage.disk_free_watermark));
+        {
+            let _alone = self.following.lock().unwrap_or_else(PoisonError::into_inner);
+            follow(&self.checkpoints, &checkpoints.count);
+            follow(&self.checkpoint_bytes, &checkpoints.bytes);
+            follow(&self.moved_bytes, &checkpoints.moved_bytes);
+        }
         let is_primary = matches!(status.role, RoleStatus::Primary { .. });
         self.primary.set(is_primary.into());
-        if let RoleStatus::Primary { held, queues, ready, unacknowledged, .. } = &status.role {
+        if let RoleStatus::Primary { held, blocked, queues, ready, unacknowledged, resident_bytes, .. } = &status.role {
             self.confirms_held.set(held.is_some().into());
+            self.publishers_blocked.set(blocked.is_some().into());
             self.queues.set(number(*queues));
             self.messages_ready.set(number(*ready));
             self.messages_unacknowledged.set(number(*unacknowledged));
+            self.message_resident.set(number(*resident_bytes));
         } else {
-            [&self.confirms_held, &self.queues, &self.messages_ready, &self.messages_unacknowledged]
-                .into_iter()
-                .for_each(|gauge| gauge.set(0));
+            [
+                &self.confirms_held,
+                &self.publishers_blocked,
+                &self.queues,
+                &self.messages_ready,
+                &self.messages_unacknowledged,
+                &self.message_resident,
+            ]
+            .into_iter()
+            .for_each(|gauge| gauge.set(0));
         }
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
+}
+
+fn follow(counter: &IntCounter, count: &AtomicU64) {
+    counter.inc_by(count.load(Ordering::Relaxed).saturating_sub(counter.get()));
 }

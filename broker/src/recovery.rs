@@ -7,16 +7,17 @@ use std::collections::VecDeque;
 
 use understudy_core::Core;
 use understudy_journal::Journal;
-use understudy_record::{Frame, FrameKind, Index, Member};
+use understudy_record::{Frame, FrameKind, Index};
 use understudy_replication::{History, RecoveredLog};
+
+use crate::recorded_sets::RecordedSets;
 
 /// The state that a log gives.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     pub(crate) core: Core,
     pub(crate) log: RecoveredLog,
-    /// The in-sync set that the log last put into force (rule 7).
-    pub(crate) recorded_set: Vec<Member>,
+    pub(crate) recorded_sets: RecordedSets,
 }
 
 /// Takes a log's frames in physical order.
@@ -26,7 +27,7 @@ pub(crate) struct Rebuild {
     pending: VecDeque<Frame>,
     committed: Index,
     applied: Index,
-    recorded_set: Vec<Member>,
+    recorded_sets: RecordedSets,
 }
 
 impl Rebuild {
@@ -36,15 +37,13 @@ impl Rebuild {
             pending: VecDeque::new(),
             committed: Index(0),
             applied: Index(0),
-            recorded_set: Vec::new(),
+            recorded_sets: RecordedSets::default(),
         }
     }
 
     pub(crate) fn take(&mut self, frame: Frame) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.committed = self.committed.max(frame.committed);
-        if let Some(set) = frame.in_sync_set() {
-            self.recorded_set = set;
-        }
+        self.recorded_sets.note(&frame);
         match frame.kind {
             FrameKind::Base => {
                 self.core.apply_base(frame.decode_base()?)?;
@@ -67,8 +66,12 @@ impl Rebuild {
         let history = History::new(epochs.to_vec(), last.index)
             .filter(|history| history.last() == last)
             .ok_or_else(|| format!("the log's epochs {epochs:?} do not lead to its end {last}"))?;
-        let Self { core, pending, applied, recorded_set, .. } = self;
+        let Self { core, pending, applied, recorded_sets, .. } = self;
         let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
-        Ok(Recovered { core, log: RecoveredLog { known_epoch, history, first, floor, applied, pending }, recorded_set })
+        Ok(Recovered {
+            core,
+            log: RecoveredLog { known_epoch, history, first, floor, applied, pending },
+            recorded_sets,
+        })
     }
 }

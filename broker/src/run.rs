@@ -1,6 +1,5 @@
 //! Starting and ending: the parts are made in the order in which they need each other, and each failure says what to do.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::server::TcpIncoming;
-use understudy_journal::{DirStorage, Journal, Options};
+use understudy_journal::{DirStorage, Journal, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
 use understudy_proto::control_server::ControlServer;
 use understudy_proto::replica_server::ReplicaServer;
@@ -18,6 +17,7 @@ use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
 use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
 
 use crate::amqp::{Amqp, Authenticator, Doorway};
+use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::{Config, LeasePlace};
 use crate::elector::BackupElector;
 use crate::http::Health;
@@ -28,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::node::{self, ControlEvent, Event, NodeParts, Shared};
 use crate::peers::{ControlService, LogReads, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
 use crate::recovery::{Rebuild, Recovered};
+use crate::resources::Sampler;
 
 /// Events for the core thread that must not wait behind clients' commands: acknowledgements, the journal's reports, peers.
 const EVENT_INBOX: usize = 4096;
@@ -77,16 +78,21 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     // Taken for good only when the log has been read; a port that somebody else has is said before anything is touched.
     drop(listen(config.amqp_listen, "amqp-listen").await?);
 
-    let (directory, seed) = (config.data_dir.clone(), config.seed);
-    let (journal, recovered) = tokio::task::spawn_blocking(move || open_journal(&directory, seed)).await??;
+    let (opening, progress) = (config.clone(), shared.clone());
+    let opened = tokio::task::spawn_blocking(move || open_journal(&opening, &progress.recovery));
+    let (journal, recovered) = opened.await??;
     let me = Identity { name: config.name.clone(), store: journal.store_id(), process };
     // Only now: a client that comes earlier is refused at once, and goes to the next address.
     let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;
     tracing::info!(%me, version = env!("CARGO_PKG_VERSION"), "starting");
+    Sampler::new(&config, shared.clone(), events.clone()).start()?;
 
     let (lease, kubernetes) = lease_store(&config).await?;
     let reader = journal.reader();
+    let (maker, log_bytes) = (journal.checkpointer(), journal.log_bytes());
     let parts = NodeParts {
+        checkpoints: CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?,
+        log_bytes,
         config: config.clone(),
         me: me.clone(),
         started,
@@ -154,11 +160,15 @@ async fn listen(address: std::net::SocketAddr, option: &str) -> anyhow::Result<T
     listener.with_context(|| format!("cannot listen on {address}; choose another address with --{option}"))
 }
 
-fn open_journal(directory: &Path, seed: u64) -> anyhow::Result<(Journal, Recovered)> {
+fn open_journal(config: &Config, progress: &Progress) -> anyhow::Result<(Journal, Recovered)> {
+    let directory = &config.data_dir;
     let storage = Arc::new(DirStorage::open(directory)?);
-    let mut rebuild = Rebuild::new(seed);
+    let mut rebuild = Rebuild::new(config.seed);
     let fresh = StoreId(rand::random());
-    let opened = Journal::open(storage, Options::default(), fresh, &mut |frame| rebuild.take(frame));
+    // One segment before the checkpoint stays: a follower that was away for a moment resumes.
+    let retain_bytes = config.segment_bytes;
+    let options = Options { segment_bytes: config.segment_bytes, retain_bytes, ..Options::default() };
+    let opened = Journal::open_watched(storage, options, fresh, progress, &mut |frame| rebuild.take(frame));
     let (journal, recovery) = opened.with_context(|| format!("the log in {} cannot be opened", directory.display()))?;
     if let Some(cut) = &recovery.cut {
         tracing::warn!(segment = %cut.segment, offset = cut.offset, bytes = cut.bytes, "cut a torn tail: what was never confirmed");

@@ -77,6 +77,16 @@ impl Quantity {
     pub fn is_zero(self) -> bool {
         self.0 == 0
     }
+
+    /// Rounded up to whole ones: of a size, its bytes.
+    pub fn whole(self) -> u64 {
+        u64::try_from(self.0.div_ceil(1_000)).unwrap_or(u64::MAX)
+    }
+
+    /// A share of it, in hundredths.
+    pub fn percent(self, percent: u8) -> Self {
+        Self(self.0.saturating_mul(percent.into()) / 100)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -142,6 +152,15 @@ mod tests {
         ] {
             assert_eq!(quantity(a), quantity(b), "{a} and {b}");
         }
+    }
+
+    #[test]
+    fn whole_ones_and_shares() {
+        for (text, whole) in [("8Gi", 8 << 30), ("1500m", 2), ("0", 0), ("99999999E", u64::MAX)] {
+            assert_eq!(quantity(text).whole(), whole, "{text}");
+        }
+        assert_eq!(quantity("1Gi").percent(50), quantity("512Mi"));
+        assert_eq!(quantity("1").percent(80), quantity("800m"));
     }
 
     #[test]

@@ -15,14 +15,14 @@ mod validated;
 
 pub use amount::{Amount, AmountError, Quantity};
 pub use spec::{
-    BackupConnections, BrokerCluster, BrokerClusterSpec, Clients, Durability, Failover, Primary, PullPolicy, Resources,
-    Storage,
+    BackupConnections, BrokerCluster, BrokerClusterSpec, Clients, Durability, Failover, Memory, Primary, PullPolicy,
+    Resources, Storage,
 };
 pub use status::{
     BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, ReplicaRole, ReplicaStatus,
     Timestamp,
 };
 pub use validated::{
-    ClusterName, FORCE_RECOVERY_ANNOTATION, FailoverTimes, InvalidCluster, MAX_NAME_BYTES, ResourceAmounts,
-    ValidatedCluster,
+    ClusterName, DEFAULT_MEMORY_WATERMARK, FORCE_RECOVERY_ANNOTATION, FailoverTimes, InvalidCluster, MAX_NAME_BYTES,
+    ResourceAmounts, ValidatedCluster,
 };

@@ -93,6 +93,8 @@ pub struct BrokerClusterSpec {
     #[serde(default)]
     pub resources: Resources,
     #[serde(default)]
+    pub memory: Memory,
+    #[serde(default)]
     pub failover: Failover,
     #[serde(default)]
     pub clients: Clients,
@@ -114,6 +116,7 @@ impl Default for BrokerClusterSpec {
             durability: Durability::default(),
             storage: Storage::default(),
             resources: Resources::default(),
+            memory: Memory::default(),
             failover: Failover::default(),
             clients: Clients::default(),
             primary: Primary::default(),
@@ -157,7 +160,10 @@ pub enum Durability {
     ),
     validation = Rule::new(
         "has(self.storageClassName) == has(oldSelf.storageClassName) && (!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)"
-    ).message("storage.storageClassName cannot be changed: the volumes exist already")
+    ).message("storage.storageClassName cannot be changed: the volumes exist already"),
+    validation = Rule::new(
+        "!has(self.freeWatermark) || quantity(string(self.freeWatermark)).add(quantity(string(self.freeWatermark))).compareTo(quantity(string(self.size))) <= 0"
+    ).message("storage.freeWatermark must be at most half of storage.size: publishers would hardly ever go on")
 )]
 pub struct Storage {
     #[serde(default = "default_size")]
@@ -166,6 +172,11 @@ pub struct Storage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub storage_class_name: Option<String>,
+    /// While less than this is free on the volume of the primary or of an in-sync backup, publishers wait; consumers and
+    /// acknowledgements do not. They go on once a fifth more is free. 0 turns it off. If absent: a tenth of the volume, at
+    /// least 64Mi and at most 2Gi.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub free_watermark: Option<Amount>,
 }
 
 fn default_size() -> Amount {
@@ -174,7 +185,7 @@ fn default_size() -> Amount {
 
 impl Default for Storage {
     fn default() -> Self {
-        Self { size: default_size(), storage_class_name: None }
+        Self { size: default_size(), storage_class_name: None, free_watermark: None }
     }
 }
 
@@ -187,6 +198,31 @@ pub struct Resources {
     pub requests: BTreeMap<String, Amount>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub limits: BTreeMap<String, Amount>,
+}
+
+/// How each broker uses the memory that its container's limit grants it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    /// Message bodies that are kept in memory; of the others only the index is, and they are read from disk ahead of their
+    /// consumers. If absent: 40 % of the container's memory limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Amount>,
+    /// While the primary or an in-sync backup uses more of its memory limit than this, publishers wait; consumers and
+    /// acknowledgements do not. They go on once it uses 5 % of the limit less.
+    #[serde(default = "default_watermark_percent")]
+    #[schemars(range(min = 10, max = 100))]
+    pub watermark_percent: i32,
+}
+
+fn default_watermark_percent() -> i32 {
+    crate::validated::DEFAULT_MEMORY_WATERMARK.into()
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self { budget: None, watermark_percent: default_watermark_percent() }
+    }
 }
 
 /// Times of failover: a number and `ms`, `s` or `m`.

@@ -97,7 +97,7 @@ pub struct CatchUpProgress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// `Available`, `Ready` or `Durable`.
+    /// `Available`, `Ready`, `Durable` or `ResourcesAvailable`.
     #[serde(rename = "type")]
     pub kind: String,
     pub status: ConditionStatus,

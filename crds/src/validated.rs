@@ -20,6 +20,12 @@ const MIN_REPLICAS: i32 = 1;
 /// Each record goes to every backup from the primary's one network card; more than eight copies help nobody.
 const MAX_REPLICAS: i32 = 9;
 
+/// Hundredths of the memory limit; the broker's own default too.
+pub const DEFAULT_MEMORY_WATERMARK: u8 = 80;
+
+/// The broker's own: below it its code would take all there is.
+const MIN_MEMORY_WATERMARK: u8 = 10;
+
 /// A cluster's name, short enough for everything derived from it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClusterName(String);
@@ -64,7 +70,13 @@ pub struct ValidatedCluster {
     pub durability: Durability,
     pub storage_size: Amount,
     pub storage_class: Option<String>,
+    /// Bytes; absent: the broker's own default, by the size of its volume.
+    pub disk_free_watermark: Option<u64>,
     pub resources: ResourceAmounts,
+    /// Bytes; absent: the broker's own default, a share of its memory limit.
+    pub memory_budget: Option<u64>,
+    /// Hundredths of the memory limit.
+    pub memory_watermark: u8,
     pub failover: FailoverTimes,
     pub backup_connections: BackupConnections,
     pub preferred_primary: Option<String>,
@@ -105,6 +117,18 @@ pub enum InvalidCluster {
     Amount { field: String, source: AmountError },
     #[error("{0} is zero: give it a size")]
     Zero(String),
+    #[error(
+        "spec.storage.freeWatermark is {watermark} with spec.storage.size {size}: choose at most half of it, or publishers would hardly \
+         ever go on"
+    )]
+    FreeWatermark { watermark: Amount, size: Amount },
+    #[error("spec.memory.watermarkPercent is {0}: choose {MIN_MEMORY_WATERMARK} to 100")]
+    MemoryWatermark(i32),
+    #[error(
+        "spec.memory.budget is {budget}: choose less than {percent} % (spec.memory.watermarkPercent) of the memory limit, {limit}, or \
+         publishers would wait for ever"
+    )]
+    MemoryBudget { budget: Amount, percent: u8, limit: Amount },
     #[error("spec.resources: the request for {resource}, {request}, is greater than its limit, {limit}")]
     RequestAboveLimit { resource: String, request: Amount, limit: Amount },
     #[error("{field} {text:?} is not a time: write a whole number and ms, s or m, like 500ms")]
@@ -148,6 +172,8 @@ impl ValidatedCluster {
         if parse_amount("spec.storage.size", &spec.storage.size)?.is_zero() {
             return Err(InvalidCluster::Zero("spec.storage.size".into()));
         }
+        let resources = parse_resources(&spec.resources.requests, &spec.resources.limits)?;
+        let memory_watermark = parse_memory_watermark(spec.memory.watermark_percent)?;
         Ok(Self {
             name,
             namespace,
@@ -160,7 +186,10 @@ impl ValidatedCluster {
             durability: spec.durability,
             storage_size: spec.storage.size.clone(),
             storage_class: spec.storage.storage_class_name.clone(),
-            resources: parse_resources(&spec.resources.requests, &spec.resources.limits)?,
+            disk_free_watermark: parse_free_watermark(&spec.storage)?,
+            memory_budget: parse_memory_budget(spec.memory.budget.as_ref(), memory_watermark, &resources)?,
+            memory_watermark,
+            resources,
             failover: parse_failover(&spec.failover)?,
             backup_connections: spec.clients.backup_connections,
             preferred_primary,
@@ -229,6 +258,38 @@ fn parse_resources(
         }
     }
     Ok(resources)
+}
+
+fn parse_free_watermark(storage: &crate::spec::Storage) -> Result<Option<u64>, InvalidCluster> {
+    let Some(watermark) = &storage.free_watermark else { return Ok(None) };
+    let free = parse_amount("spec.storage.freeWatermark", watermark)?;
+    if free > parse_amount("spec.storage.size", &storage.size)?.percent(50) {
+        return Err(InvalidCluster::FreeWatermark { watermark: watermark.clone(), size: storage.size.clone() });
+    }
+    Ok(Some(free.whole()))
+}
+
+fn parse_memory_watermark(percent: i32) -> Result<u8, InvalidCluster> {
+    let percent_or_none = u8::try_from(percent).ok().filter(|percent| (MIN_MEMORY_WATERMARK..=100).contains(percent));
+    percent_or_none.ok_or(InvalidCluster::MemoryWatermark(percent))
+}
+
+fn parse_memory_budget(
+    budget: Option<&Amount>,
+    percent: u8,
+    resources: &ResourceAmounts,
+) -> Result<Option<u64>, InvalidCluster> {
+    let Some(budget) = budget else { return Ok(None) };
+    let size = parse_amount("spec.memory.budget", budget)?;
+    if size.is_zero() {
+        return Err(InvalidCluster::Zero("spec.memory.budget".into()));
+    }
+    if let Some(limit) = resources.limits.get("memory")
+        && size >= parse_amount("spec.resources.limits.memory", limit)?.percent(percent)
+    {
+        return Err(InvalidCluster::MemoryBudget { budget: budget.clone(), percent, limit: limit.clone() });
+    }
+    Ok(Some(size.whole()))
 }
 
 fn parse_failover(failover: &crate::spec::Failover) -> Result<FailoverTimes, InvalidCluster> {

@@ -46,6 +46,7 @@ fn an_empty_spec_is_a_cluster_of_three() {
                 "8Gi",
             ),
             storage_class: None,
+            disk_free_watermark: None,
             resources: ResourceAmounts {
                 requests: {
                     "cpu": Amount(
@@ -64,6 +65,8 @@ fn an_empty_spec_is_a_cluster_of_three() {
                     ),
                 },
             },
+            memory_budget: None,
+            memory_watermark: 80,
             failover: FailoverTimes {
                 lease_duration: 5s,
                 backup_timeout: 2s,
@@ -113,6 +116,16 @@ fn requests_and_limits_are_both_set_whatever_is_given() {
 }
 
 #[test]
+fn watermarks_and_the_budget_become_bytes() {
+    let parsed = parse(
+        "{storage: {size: 20Gi, freeWatermark: 1Gi}, memory: {budget: 256Mi, watermarkPercent: 70}, resources: {limits: {memory: 512Mi}}}",
+    );
+    assert_eq!(parsed.disk_free_watermark, Some(1 << 30));
+    assert_eq!((parsed.memory_budget, parsed.memory_watermark), (Some(256 << 20), 70));
+    assert_eq!(parse("storage: {freeWatermark: 0}").disk_free_watermark, Some(0));
+}
+
+#[test]
 fn impossible_values_are_refused_with_cause_and_cure() {
     refused("replicas: 0", expect!["spec.replicas is 0: choose 1 to 9"]);
     refused("replicas: 300", expect!["spec.replicas is 300: choose 1 to 9"]);
@@ -141,6 +154,27 @@ fn impossible_values_are_refused_with_cause_and_cure() {
         expect![[
             r#"spec.resources.limits.cpu: "many" is not a quantity (write a number and an optional unit, like 500m, 2 or 8Gi)"#
         ]],
+    );
+    refused(
+        "storage: {size: 1Gi, freeWatermark: 513Mi}",
+        expect![
+            "spec.storage.freeWatermark is 513Mi with spec.storage.size 1Gi: choose at most half of it, or publishers would hardly ever go on"
+        ],
+    );
+    refused(
+        "storage: {freeWatermark: some}",
+        expect![[
+            r#"spec.storage.freeWatermark: "some" is not a quantity (write a number and an optional unit, like 500m, 2 or 8Gi)"#
+        ]],
+    );
+    refused("memory: {watermarkPercent: 101}", expect!["spec.memory.watermarkPercent is 101: choose 10 to 100"]);
+    refused("memory: {watermarkPercent: 0}", expect!["spec.memory.watermarkPercent is 0: choose 10 to 100"]);
+    refused("memory: {budget: 0}", expect!["spec.memory.budget is zero: give it a size"]);
+    refused(
+        "memory: {budget: 820Mi}",
+        expect![
+            "spec.memory.budget is 820Mi: choose less than 80 % (spec.memory.watermarkPercent) of the memory limit, 1Gi, or publishers would wait for ever"
+        ],
     );
     refused(
         "failover: {leaseDuration: '5'}",

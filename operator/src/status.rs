@@ -28,6 +28,9 @@ pub(crate) const CHANGES_EVERY: Duration = Duration::from_secs(1);
 /// The API server takes a message of any length; people do not.
 const MAX_MESSAGE_CHARS: usize = 1_000;
 
+/// The condition that says whether alarms block publishers.
+pub(crate) const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
+
 /// Why the operator cannot bring the cluster to its spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -77,6 +80,7 @@ pub(crate) fn assess(
     let available = available(snapshot);
     let durable = durable(snapshot, &available);
     let ready = ready(snapshot, &available);
+    let resources_available = resources_available(snapshot);
     let in_sync: Vec<String> =
         lease.map(|lease| lease.in_sync().iter().map(|m| m.name.to_string()).collect()).unwrap_or_default();
     BrokerClusterStatus {
@@ -89,7 +93,7 @@ pub(crate) fn assess(
         in_sync_replicas: i32::try_from(in_sync.len()).unwrap_or(i32::MAX),
         in_sync,
         replica_statuses: cluster.pod_names().map(|name| replica_status(snapshot, &name)).collect(),
-        conditions: [available, ready, durable]
+        conditions: [available, ready, durable, resources_available]
             .into_iter()
             .map(|verdict| condition(verdict, cluster.generation, previous, at))
             .collect(),
@@ -120,6 +124,29 @@ pub(crate) fn without_progress(status: &BrokerClusterStatus) -> BrokerClusterSta
         condition.message.clear();
     }
     plain
+}
+
+/// What an event is worth: alarms where there were none, or none any more.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Turned<'a> {
+    On { reason: &'a str, message: &'a str },
+    Off { message: &'a str },
+}
+
+pub(crate) fn alarms_turned<'a>(
+    before: Option<&BrokerClusterStatus>,
+    after: &'a BrokerClusterStatus,
+) -> Option<Turned<'a>> {
+    fn of(status: &BrokerClusterStatus) -> Option<&Condition> {
+        status.conditions.iter().find(|condition| condition.kind == RESOURCES_AVAILABLE)
+    }
+    let (was, is) = (before.and_then(of).map(|condition| condition.status), of(after)?);
+    match (was, is.status) {
+        (Some(ConditionStatus::False), ConditionStatus::True) => Some(Turned::Off { message: &is.message }),
+        (Some(ConditionStatus::False), _) => None,
+        (_, ConditionStatus::False) => Some(Turned::On { reason: &is.reason, message: &is.message }),
+        _ => None,
+    }
 }
 
 /// # Errors
@@ -278,6 +305,33 @@ fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
     verdict(True, "AsSpecified", format!("{wanted} replicas, all in sync"))
 }
 
+/// False while a replica that is heard runs short of memory or disk, whether or not it is in sync: one that is catching up
+/// will be.
+fn resources_available(snapshot: &Snapshot<'_>) -> Verdict {
+    use ConditionStatus::{False, True, Unknown};
+    let verdict = |status, reason: &str, message| Verdict::new(RESOURCES_AVAILABLE, status, reason, message);
+    let (mut memory, mut disk, mut heard) = (false, false, 0);
+    let mut texts = Vec::new();
+    for name in snapshot.cluster.pod_names() {
+        let Some(status) = snapshot.seen(&name).and_then(|seen| seen.heard(snapshot.now)) else { continue };
+        heard += 1;
+        let Some(alarms) = &status.alarms else { continue };
+        memory |= alarms.memory.is_some();
+        disk |= alarms.disk.is_some();
+        texts.extend(alarms.describe(&name));
+    }
+    let reason = match (memory, disk) {
+        (true, true) => "MemoryAndDiskAlarm",
+        (true, false) => "MemoryAlarm",
+        (false, true) => "DiskAlarm",
+        (false, false) if heard == 0 => return verdict(Unknown, "NotObserved", "no broker is heard".into()),
+        (false, false) => return verdict(True, "NoAlarm", "no replica is low on memory or disk".into()),
+    };
+    let blocked = snapshot.serving().is_some_and(|primary| !primary.publishers_blocked.is_empty());
+    let consequence = if blocked { "; publishers wait" } else { "" };
+    verdict(False, reason, format!("{}{consequence}", texts.join("; ")))
+}
+
 fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
     let seen = snapshot.seen(name);
     let status = seen.and_then(|seen| seen.heard(snapshot.now));
@@ -290,7 +344,8 @@ fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
     };
     let own_words = status.map(|status| status.message.as_str()).filter(|message| !message.is_empty());
     let message = seen.and_then(|seen| seen.pod.as_ref()).and_then(|pod| pod.trouble.as_deref()).or(own_words);
-    let message = message.or_else(|| seen.and_then(|seen| seen.refused.as_deref()));
+    let message = message.or_else(|| seen.and_then(|seen| seen.refused.as_deref())).map(str::to_owned);
+    let alarms = status.and_then(|status| status.alarms).map(|alarms| alarms.describe("it").join("; "));
     ReplicaStatus {
         name: name.to_owned(),
         role,
@@ -305,7 +360,7 @@ fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
                 bytes: to_i64(progress.bytes),
             },
         ),
-        message: message.map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
+        message: message.or(alarms).map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),
     }
 }
 

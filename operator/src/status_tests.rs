@@ -8,8 +8,8 @@ use understudy_proto as wire;
 use crate::apply::Workload;
 use crate::failover::pods::PodFacts;
 use crate::failover::roll::{RollStep, RollWait};
-use crate::failover::scene::{Scene, name, pod, status};
-use crate::status::{Problem, Snapshot, assess, assess_problem, without_progress};
+use crate::failover::scene::{Scene, hearing, name, pod, status};
+use crate::status::{Problem, Snapshot, Turned, alarms_turned, assess, assess_problem, without_progress};
 use crate::validate::{Defaults, validate};
 
 /// A scene with everything else that a status is made of.
@@ -75,6 +75,7 @@ fn all_is_well() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
     let status = case.assess(None, 0);
     assert_eq!((status.primary.as_deref(), status.epoch, status.in_sync_replicas), (Some("orders-0"), Some(1), 3));
@@ -90,6 +91,7 @@ fn the_primary_is_lost() {
         Available False PrimaryStillHeard: orders-1 still hears primary orders-0
         Ready False PrimaryStillHeard: orders-1 still hears primary orders-0
         Durable False NoPrimary: without a primary nothing is confirmed
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -101,6 +103,7 @@ fn an_elected_primary_that_does_not_serve_yet() {
         Available False PrimaryStarting: orders-0 was elected and does not serve yet
         Ready False PrimaryStarting: orders-0 was elected and does not serve yet
         Durable False NoPrimary: without a primary nothing is confirmed
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -114,6 +117,7 @@ fn confirms_are_held() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable False ConfirmsHeld: the API server does not answer, so lost orders-2 cannot leave the set
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -125,7 +129,54 @@ fn below_min_in_sync() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable False BelowMinInSync: 3 in sync, minInSync is 4: messages are taken and not confirmed
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
+}
+
+fn shortage(bytes: u64, watermark: u64) -> Option<wire::Shortage> {
+    Some(wire::Shortage { bytes, watermark })
+}
+
+#[test]
+fn a_backup_is_low_on_disk() {
+    let mut case = Case::new();
+    let well = case.assess(None, 0);
+    let mut low = wire::Status { heard: hearing(None), ..status(1, 1, wire::Role::Backup) };
+    low.alarms = Some(wire::Alarms { memory: None, disk: shortage(80_000_000, 107_374_182) });
+    case.scene.sight.handle_status(&name(1), low, false, case.scene.now).unwrap();
+    let mut primary = status(0, 1, wire::Role::Primary);
+    primary.publishers_blocked = "orders-1 is low on disk: 80 MB free, watermark 107 MB".into();
+    case.scene.sight.handle_status(&name(0), primary, false, case.scene.now).unwrap();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True AsSpecified: 3 replicas, all in sync
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable False DiskAlarm: orders-1 is low on disk: 80 MB free, watermark 107 MB; publishers wait
+    "#]]);
+    let short = case.assess(Some(&well), 0);
+    assert_eq!(short.replica_statuses[1].message.as_deref(), Some("it is low on disk: 80 MB free, watermark 107 MB"));
+    let message = &short.conditions[3].message;
+    assert_eq!(alarms_turned(Some(&well), &short), Some(Turned::On { reason: "DiskAlarm", message }));
+    assert_eq!(alarms_turned(None, &short), Some(Turned::On { reason: "DiskAlarm", message }));
+    assert_eq!(alarms_turned(Some(&short), &short), None);
+    let message = &well.conditions[3].message;
+    assert_eq!(alarms_turned(Some(&short), &well), Some(Turned::Off { message }));
+    assert_eq!(alarms_turned(None, &well), None);
+}
+
+/// Which need not be the primary's shortage, nor one that blocks yet.
+#[test]
+fn two_replicas_are_low_on_different_things() {
+    let mut case = Case::new();
+    for (ordinal, role, memory, disk) in [
+        (0, wire::Role::Primary, shortage(900_000_000, 858_993_459), None),
+        (2, wire::Role::CatchingUp, None, shortage(0, 107_374_182)),
+    ] {
+        let low = wire::Status { alarms: Some(wire::Alarms { memory, disk }), ..status(ordinal, 1, role) };
+        case.scene.sight.handle_status(&name(ordinal), low, false, case.scene.now).unwrap();
+    }
+    expect!["orders-0 is low on memory: 900 MB in use, watermark 859 MB; orders-2 is low on disk: 0 MB free, watermark 107 MB"].assert_eq(&case.assess(None, 0).conditions[3].message);
+    assert_eq!(case.assess(None, 0).conditions[3].reason, "MemoryAndDiskAlarm");
 }
 
 /// Every other member has lost its disk: a person must look, and is told what to write.
@@ -153,6 +204,7 @@ fn a_quota_shows_with_its_own_words() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False PodsRefused: 2 of 3 pods exist: pods "orders-2" is forbidden: exceeded quota: small
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -166,6 +218,7 @@ fn a_bad_image_shows_and_the_primary_serves() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False PodFailing: orders-2: ErrImagePull: no such image
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
     assert_eq!(case.assess(None, 0).replica_statuses[2].message.as_deref(), Some("ErrImagePull: no such image"));
 }
@@ -179,6 +232,7 @@ fn not_ready_while_rolling() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False Rolling: 2 outdated; waiting for orders-2 to be in sync
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
     case.roll = RollStep::Done;
     case.workload.update_revision = None;
@@ -186,6 +240,7 @@ fn not_ready_while_rolling() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False Rolling: the StatefulSet's controller has not seen the newest template yet
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -201,6 +256,7 @@ fn a_backup_with_a_new_disk_catches_up() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False NotInSync: not in sync: orders-2 (CatchingUp)
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
     let replica = case.assess(None, 0).replica_statuses.remove(2);
     assert!(!replica.in_sync);
@@ -215,6 +271,7 @@ fn a_spec_that_cannot_be_brought_about_says_so_and_the_primary_serves() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False InvalidSpec: spec.replicas is 0: choose 1 to 9
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
 
@@ -246,7 +303,11 @@ fn a_condition_keeps_its_time_until_it_turns() {
     case.scene.sight.handle_lost(&name(0), Loss::Reset, case.scene.now);
     let second = case.assess(Some(&first), 2_000);
     assert_eq!(second.conditions[0].status, ConditionStatus::False);
-    assert!(second.conditions.iter().all(|c| c.last_transition_time == Timestamp::from_unix_ms(2_000)));
+    for condition in &second.conditions {
+        let at = if condition.status == ConditionStatus::True { 1_000 } else { 2_000 };
+        assert_eq!(condition.last_transition_time, Timestamp::from_unix_ms(at), "{}", condition.kind);
+    }
+    assert_eq!(second.conditions.iter().filter(|c| c.status == ConditionStatus::True).count(), 1);
 }
 
 #[test]

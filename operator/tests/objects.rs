@@ -50,8 +50,9 @@ fn a_cluster_of_three() {
 fn everything_set() {
     let spec = serde_json::json!({
         "replicas": 5, "minInSync": 3, "image": "registry.example/broker:1", "imagePullPolicy": "Always",
-        "durability": "Replicated", "storage": {"size": "20Gi", "storageClassName": "fast"},
+        "durability": "Replicated", "storage": {"size": "20Gi", "storageClassName": "fast", "freeWatermark": "3Gi"},
         "resources": {"requests": {"cpu": 2, "memory": "4Gi"}},
+        "memory": {"budget": "1Gi", "watermarkPercent": 75},
         "failover": {"leaseDuration": "3s", "backupTimeout": "500ms", "stallTimeout": "1m"},
         "clients": {"backupConnections": "Refuse"}, "primary": {"preferred": "orders-0"},
     });

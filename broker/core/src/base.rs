@@ -6,9 +6,12 @@
 //! about. Both are harmless: settling a message that is not there is no error, and what arrives early is kept aside
 //! (see [`crate::queue`]). This module does not know how pieces travel or who asked for them.
 
-use understudy_record::{BasePiece, Index, QueueId};
+use std::sync::Arc;
 
-use crate::queue::{Arrival, Queue, message_bytes};
+use understudy_record::{BasePiece, Binding, Destination, HeldMessage, Index, Message, QueueId, ShortStr};
+
+use crate::entry::message_bytes;
+use crate::queue::{Arrival, Queue};
 use crate::state::{ApplyError, State, detached_queue};
 
 /// How far the state has been built from a sync point.
@@ -28,8 +31,29 @@ pub(crate) enum BaseState {
 /// Part of a queue's backlog.
 #[derive(Debug)]
 pub struct BacklogChunk {
-    /// [`BasePiece::Message`]s, newest first.
-    pub messages: Vec<BasePiece>,
+    /// Newest first.
+    pub messages: Vec<BacklogMessage>,
+    /// Nothing older is left.
+    pub done: bool,
+}
+
+/// A message of a queue's backlog.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BacklogMessage {
+    pub index: Index,
+    /// How often it was delivered and came back, as of the sync point.
+    pub delivery_count: u32,
+    /// `None`: it is not in memory; the log has it under its index.
+    pub message: Option<Arc<Message>>,
+    /// What it weighs: body and properties, in bytes.
+    pub bytes: u32,
+}
+
+/// Part of a queue's backlog by reference, for a [`BasePiece::Held`].
+#[derive(Debug)]
+pub struct HeldChunk {
+    /// Newest first.
+    pub messages: Vec<HeldMessage>,
     /// Nothing older is left.
     pub done: bool,
 }
@@ -67,17 +91,11 @@ impl State {
                 Ok(())
             }
             (BaseState::Backlog { .. }, BasePiece::Message { queue, index, delivery_count, message }) => {
-                // A queue that is gone was deleted since the sync point; what is still on its way for it means nothing.
-                let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
                 let bytes = message_bytes(&message);
-                match queue.arrive(index, delivery_count, message) {
-                    Arrival::Added => self.count_arrival(bytes),
-                    Arrival::AlreadyGone => {}
-                    Arrival::OutOfPlace => {
-                        return Err(ApplyError::Base { what: "a message not older than those here" });
-                    }
-                }
-                Ok(())
+                self.arrive(queue, HeldMessage { index, delivery_count, bytes })
+            }
+            (BaseState::Backlog { .. }, BasePiece::Held { queue, messages }) => {
+                messages.into_iter().try_for_each(|message| self.arrive(queue, message))
             }
             (BaseState::Backlog { .. }, BasePiece::QueueDone { queue }) => {
                 if let Some(queue) = self.queues.get_mut(&queue) {
@@ -98,17 +116,32 @@ impl State {
         }
     }
 
+    /// A message of the backlog. What it says is in the log, or about to be.
+    fn arrive(&mut self, queue: QueueId, message: HeldMessage) -> Result<(), ApplyError> {
+        // A queue that is gone was deleted since the sync point; what is still on its way for it means nothing.
+        let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
+        match queue.arrive(message.index, message.delivery_count, message.bytes) {
+            Arrival::Added(bytes) => self.tally.arrive(bytes),
+            Arrival::AlreadyGone => {}
+            Arrival::OutOfPlace => return Err(ApplyError::Base { what: "a message not older than those here" }),
+        }
+        Ok(())
+    }
+
     /// Exchanges, queues, bindings, in an order that can be applied.
     pub(crate) fn topology(&self) -> Vec<BasePiece> {
-        let mut exchanges: Vec<_> = self.exchanges.values().filter(|exchange| !exchange.is_built_in()).collect();
-        exchanges.sort_by_key(|exchange| &exchange.spec.name);
+        let mut exchanges: Vec<_> = self.exchanges.values().collect();
+        exchanges.sort_unstable_by_key(|exchange| &exchange.spec.name);
         let mut queues: Vec<_> = self.queues.values().collect();
-        queues.sort_by_key(|queue| queue.id);
-        let mut bindings: Vec<_> = self.exchanges.values().flat_map(|exchange| exchange.bindings()).collect();
-        bindings.sort_by_key(|binding| {
-            (&binding.source, format!("{:?}", binding.destination), &binding.routing_key, &binding.arguments)
-        });
-        let exchanges = exchanges.into_iter().map(|exchange| BasePiece::Exchange(exchange.spec.clone()));
+        queues.sort_unstable_by_key(|queue| queue.id);
+        let mut bindings = Vec::new();
+        for exchange in &exchanges {
+            let first = bindings.len();
+            bindings.extend(exchange.bindings());
+            bindings[first..].sort_unstable_by(|one, other| binding_order(one).cmp(&binding_order(other)));
+        }
+        let exchanges = exchanges.into_iter().filter(|exchange| !exchange.is_built_in());
+        let exchanges = exchanges.map(|exchange| BasePiece::Exchange(exchange.spec.clone()));
         let queues = queues.into_iter().map(|queue| BasePiece::Queue { id: queue.id, spec: queue.spec.clone() });
         let bindings = bindings.into_iter().map(|binding| BasePiece::Binding((**binding).clone()));
         exchanges.chain(queues).chain(bindings).collect()
@@ -127,11 +160,31 @@ impl State {
         let (mut messages, mut bytes) = (Vec::new(), 0);
         while messages.len() < max_messages && bytes < max_bytes as u64 {
             let Some((index, entry)) = entries.next() else { break };
-            bytes += message_bytes(&entry.message);
+            bytes += u64::from(entry.bytes());
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
-            let message = (*entry.message).clone();
-            messages.push(BasePiece::Message { queue: id, index, delivery_count, message });
+            let (message, bytes) = (entry.message().cloned(), entry.bytes());
+            messages.push(BacklogMessage { index, delivery_count, message, bytes });
         }
         BacklogChunk { done: entries.peek().is_none(), messages }
     }
+
+    pub(crate) fn held_chunk(&self, id: QueueId, before: Index, sync_point: Index, max_messages: usize) -> HeldChunk {
+        let Some(queue) = self.queues.get(&id) else { return HeldChunk { messages: Vec::new(), done: true } };
+        let mut entries = queue.entries_down_from(before.min(sync_point.next()));
+        let mut messages = Vec::with_capacity(max_messages.min(queue.len()));
+        messages.extend(entries.by_ref().take(max_messages).map(|(index, entry)| {
+            let delivery_count = queue.delivery_count_at(sync_point, index, entry);
+            HeldMessage { index, delivery_count, bytes: entry.bytes() }
+        }));
+        HeldChunk { done: entries.next().is_none(), messages }
+    }
+}
+
+/// Of the bindings of one exchange.
+fn binding_order(binding: &Binding) -> (Option<QueueId>, Option<&ShortStr>, &ShortStr, &bytes::Bytes) {
+    let (queue, exchange) = match &binding.destination {
+        Destination::Queue(queue) => (Some(*queue), None),
+        Destination::Exchange(name) => (None, Some(name)),
+    };
+    (queue, exchange, &binding.routing_key, &binding.arguments)
 }

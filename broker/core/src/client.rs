@@ -7,7 +7,7 @@ use crate::command::{ChannelId, Command, ConnectionId, ConnectionInfo};
 use crate::core::{Core, Role};
 use crate::effect::{AmqpError, EffectKind, Outputs};
 use crate::error::{Failure, method_id, not_implemented};
-use crate::session::{Channel, Connection};
+use crate::session::{Answer, Channel, Connection};
 
 /// Where a command came from, and its replies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +38,7 @@ impl Core {
             Command::ChannelOpen => _ = connection.channels.entry(channel).or_default(),
             Command::ChannelClose => {
                 if let Some(state) = connection.channels.remove(&channel) {
-                    self.clear_channel(state, out);
+                    self.clear_channel(origin, state, out);
                 }
             }
             command => {
@@ -124,19 +124,21 @@ impl Core {
         let replies = std::mem::take(&mut failed.replies);
         let channel = self.channel_mut(origin);
         (channel.replies, channel.closing) = (replies, true);
-        self.clear_channel(failed, out);
+        self.clear_channel(origin, failed, out);
         self.reply(origin, EffectKind::CloseChannel { error }, out);
     }
 
     fn close_channels(&mut self, id: ConnectionId, out: &mut Outputs) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let channels = std::mem::take(&mut connection.channels);
-        channels.into_values().for_each(|channel| self.clear_channel(channel, out));
+        for (channel, state) in channels {
+            self.clear_channel(Origin { connection: id, channel }, state, out);
+        }
     }
 
     /// Gives back what a channel held, now that it is gone: consumers, deliveries, and the queues that go with their last
     /// consumer. Its unsent replies and confirms are dropped.
-    fn clear_channel(&mut self, channel: Channel, out: &mut Outputs) {
+    fn clear_channel(&mut self, origin: Origin, channel: Channel, out: &mut Outputs) {
         self.unconfirmed -= channel.confirms.as_ref().map_or(0, |confirms| confirms.waiting());
         let mut left: Vec<QueueId> = Vec::new();
         for consumer in channel.consumers.values() {
@@ -144,6 +146,11 @@ impl Core {
         }
         for (_, unacked) in channel.unacked.into_items() {
             self.note_settled(unacked, crate::settle::Settlement::Requeue);
+        }
+        for reply in channel.replies {
+            if let Answer::Loading(get) = reply.answer {
+                self.forget_get(origin, get);
+            }
         }
         self.write_settled(out);
         left.into_iter().for_each(|queue| self.delete_if_abandoned(queue, out));

@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::declare::{count, refuse_locked};
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
-use crate::session::{Consumer, ConsumerId, Reply, Turn, Unacked};
+use crate::session::{Answer, Consumer, ConsumerId, Reply, Turn, Unacked};
 use crate::settle::Settlement;
 
 /// What `basic.consume` asks for.
@@ -103,6 +103,8 @@ impl Core {
         }
         if queue.session.consumers.is_empty() {
             queue.session.exclusive_consumer = false;
+            // Its head is no longer spared.
+            self.state.evictable.note(queue);
         }
         Some(consumer.queue)
     }
@@ -132,7 +134,7 @@ impl Core {
     }
 
     /// `basic.get`. A message that is published but not committed is taken, and handed over with its commit: a client that
-    /// publishes and then gets finds what it published.
+    /// publishes and then gets finds what it published. One that is stored is taken too, and handed over when it is read.
     pub(crate) fn take_one(
         &mut self,
         origin: Origin,
@@ -147,18 +149,25 @@ impl Core {
         self.write_settled_of(id, out);
         let full = self.channel_mut(origin).unacked.len() >= crate::MAX_UNACKED_PER_CHANNEL;
         let Some(queue) = self.state.queues.get_mut(&id) else { return Ok(()) };
-        let next = queue.peek().map(|(index, entry)| (index, entry.message.clone(), entry.delivery_count));
+        let next = queue.peek().map(|(index, entry)| (index, entry.message().cloned(), entry.delivery_count));
         let Some((index, message, delivery_count)) = next.filter(|_| no_ack || !full) else {
             self.reply_after(id.0, false, origin, EffectKind::BasicGetEmpty, out);
             return Ok(());
         };
         queue.hand_out(index);
         let message_count = count(queue.ready());
+        self.state.evictable.note(queue);
         let redelivered = self.is_redelivered(index, delivery_count);
         let unacked = Unacked { queue: id, index, consumer: None };
-        let delivery_tag = self.track(origin, unacked, no_ack);
-        let effect = EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message };
-        self.push_reply(origin, Reply { gate: index, effect, start: None }, out);
+        let answer = match message {
+            Some(message) => {
+                let delivery_tag = self.track(origin, unacked, no_ack);
+                Answer::Known(EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message })
+            }
+            None => self.take_stored(origin, unacked, no_ack, redelivered, message_count),
+        };
+        self.push_reply(origin, Reply { gate: index, answer, start: None }, out);
+        self.ask_for_messages(id, out);
         Ok(())
     }
 

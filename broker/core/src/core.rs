@@ -8,14 +8,15 @@ use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use understudy_record::{BasePiece, Index, QueueId, Record, ShortStr};
 
-use crate::base::{BacklogChunk, BaseState};
+use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::command::ConnectionId;
 use crate::effect::Outputs;
 use crate::gates::Gates;
+use crate::load::Loads;
 use crate::queue::Queue;
 use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
-use crate::state::{ApplyError, State};
+use crate::state::{ApplyError, Keep, State};
 
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -35,6 +36,7 @@ pub struct Core {
     pub(crate) waiting: BTreeSet<(Index, QueueId)>,
     pub(crate) reply_gates: Gates,
     pub(crate) confirm_gates: Gates,
+    pub(crate) loads: Loads,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
     rng: StdRng,
@@ -65,6 +67,7 @@ impl Core {
             waiting: BTreeSet::new(),
             reply_gates: Gates::default(),
             confirm_gates: Gates::default(),
+            loads: Loads::default(),
             unconfirmed: 0,
             rng: StdRng::seed_from_u64(seed),
         }
@@ -73,10 +76,10 @@ impl Core {
     // ---- a replica
 
     /// Applies the record at `position`, which is the one after [`Self::last_index`]. On an error nothing has changed, and
-    /// the replica has diverged from its primary.
+    /// the replica has diverged from its primary. What messages say is not kept in memory: the log has it.
     pub fn apply(&mut self, position: Index, record: &Record) -> Result<(), ApplyError> {
         debug_assert_eq!(self.role, Role::Replica, "a primary writes its own records");
-        self.state.apply(position, record)
+        self.state.apply(position, record, Keep::Stored)
     }
 
     /// Takes a piece of a sync point; [`BasePiece::Start`] forgets everything before. From [`BasePiece::TopologyEnd`] on,
@@ -101,16 +104,16 @@ impl Core {
     /// The sync point is [`Self::last_index`], which is returned. Until [`Self::end_sync`], delivery counts in its backlog
     /// are those of the sync point.
     pub fn begin_sync(&mut self) -> Index {
-        self.state.syncs.push(self.state.last_index);
+        *self.state.syncs.entry(self.state.last_index).or_default() += 1;
         self.state.last_index
     }
 
     /// The receiver has everything, or is gone.
     pub fn end_sync(&mut self, sync_point: Index) {
-        if let Some(place) = self.state.syncs.iter().position(|other| *other == sync_point) {
-            self.state.syncs.swap_remove(place);
-        }
-        if !self.state.syncs.contains(&sync_point) {
+        let Some(users) = self.state.syncs.get_mut(&sync_point) else { return };
+        *users -= 1;
+        if *users == 0 {
+            self.state.syncs.remove(&sync_point);
             self.state.queues.values_mut().for_each(|queue| queue.forget_sync(sync_point));
         }
     }
@@ -129,7 +132,7 @@ impl Core {
     }
 
     /// The next part of a queue's backlog: messages that are still there, with indexes up to `sync_point` and below `before`,
-    /// newest first. The first that crosses `max_bytes` is the last. A queue that does not exist is done.
+    /// newest first. Those that are not in memory come without what they say. The first that crosses `max_bytes` is the last. A queue that does not exist is done.
     pub fn backlog_chunk(
         &self,
         queue: QueueId,
@@ -141,10 +144,15 @@ impl Core {
         self.state.backlog_chunk(queue, before, sync_point, max_bytes, max_messages)
     }
 
+    /// The same by reference, for a checkpoint: what the messages say stays where the log has it.
+    pub fn held_chunk(&self, queue: QueueId, before: Index, sync_point: Index, max_messages: usize) -> HeldChunk {
+        self.state.held_chunk(queue, before, sync_point, max_messages)
+    }
+
     // ---- a primary
 
     /// Becomes the primary; commands are taken from here on. Every message present counts as possibly delivered, since
-    /// deliveries are not logged, and is ready.
+    /// deliveries are not logged, and is ready. All of them are stored: they are read back when somebody consumes.
     ///
     /// Exclusive queues are deleted: their owners were connections of the predecessor. Auto-delete queues stay: their
     /// consumers are about to come back, and what is in them was confirmed; each goes with the next last consumer.
@@ -170,7 +178,7 @@ impl Core {
 
     pub(crate) fn write(&mut self, record: Record, out: &mut Outputs) -> Index {
         let index = self.next_index();
-        if let Err(error) = self.state.apply(index, &record) {
+        if let Err(error) = self.state.apply(index, &record, Keep::Resident) {
             panic!("the primary wrote a record that does not fit its own state: {error}: {record:?}");
         }
         out.records.push((index, record));

@@ -247,6 +247,7 @@ impl Core {
             channel.consumers.remove(&consumer.tag);
             self.reply_after(gate, !notify, origin, EffectKind::BasicCancel { consumer_tag: consumer.tag }, out);
         }
+        self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
         self.delete_unbound_exchanges(sources, out);
     }
 

@@ -1,5 +1,5 @@
 //! Handing messages to consumers: queues in turn, the consumers of a queue in turn, committed messages only. Only queues
-//! that have both a message and a consumer that may take it are looked at.
+//! that have both a message and a consumer that may take it are looked at. A message that is not in memory is read back first.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use understudy_record::{Index, Message, QueueId};
 use crate::client::Origin;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
+use crate::queue::Queue;
 use crate::session::{ConsumerId, Turn, Unacked};
 use crate::{MAX_DELIVERED_BYTES_PER_STEP, MAX_DELIVERIES_PER_STEP, MAX_DELIVERIES_PER_TURN};
 
@@ -17,6 +18,8 @@ enum TurnEnd {
     Share,
     /// Its next message is not committed yet.
     Uncommitted(Index),
+    /// Its next message is not in memory.
+    Stored,
     /// No message, or nobody who may take it.
     Nothing,
 }
@@ -29,13 +32,18 @@ impl Core {
         let (mut messages, mut bytes) = (MAX_DELIVERIES_PER_STEP, MAX_DELIVERED_BYTES_PER_STEP);
         while messages > 0 && bytes > 0 {
             let Some(id) = self.dirty.pop_front() else { break };
+            let before = messages;
             let end = self.take_turn(id, &mut messages, &mut bytes, out);
+            if messages < before || matches!(end, TurnEnd::Stored) {
+                self.ask_for_messages(id, out);
+            }
             let Some(queue) = self.state.queues.get_mut(&id) else { continue };
             queue.session.dirty = false;
             match end {
                 TurnEnd::Share => self.mark_dirty(id),
                 TurnEnd::Uncommitted(index) => self.expect_commit(id, index),
-                TurnEnd::Nothing => {}
+                // It is read back: `handle_loaded` goes on.
+                TurnEnd::Stored | TurnEnd::Nothing => {}
             }
         }
         self.write_settled(out);
@@ -50,24 +58,39 @@ impl Core {
             if index > self.committed {
                 return TurnEnd::Uncommitted(index);
             }
-            let (message, delivery_count) = (entry.message.clone(), entry.delivery_count);
+            let (message, delivery_count) = (entry.message().cloned(), entry.delivery_count);
+            let weight = u64::from(entry.bytes());
+            let Some(message) = message else {
+                return if self.has_taker(id) { TurnEnd::Stored } else { TurnEnd::Nothing };
+            };
             let Some(consumer) = self.next_consumer(id) else { return TurnEnd::Nothing };
-            *bytes = bytes.saturating_sub(crate::queue::message_bytes(&message));
+            *bytes = bytes.saturating_sub(weight);
             (share, *messages) = (share - 1, *messages - 1);
             self.deliver_one(id, index, delivery_count, message, consumer, out);
         }
         TurnEnd::Share
     }
 
-    /// The next in turn that may take a message. Those that may not leave the turn until they may.
+    /// The next in turn that may take a message.
     fn next_consumer(&mut self, id: QueueId) -> Option<ConsumerId> {
+        if !self.has_taker(id) {
+            return None;
+        }
+        let active = &mut self.state.queues.get_mut(&id)?.session.active;
+        active.rotate_left(1);
+        active.back().copied()
+    }
+
+    /// Somebody may take a message: the first in turn. Those that may not leave the turn until they may.
+    fn has_taker(&mut self, id: QueueId) -> bool {
         loop {
-            let queue = self.state.queues.get_mut(&id)?;
-            let consumer_id = queue.session.active.pop_front()?;
+            let first = |queue: &Queue| queue.session.active.front().copied();
+            let Some(consumer_id) = self.state.queues.get(&id).and_then(first) else { return false };
             if self.may_take(consumer_id) {
-                let queue = self.state.queues.get_mut(&id)?;
-                queue.session.active.push_back(consumer_id);
-                return Some(consumer_id);
+                return true;
+            }
+            if let Some(queue) = self.state.queues.get_mut(&id) {
+                queue.session.active.pop_front();
             }
             if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
                 consumer.turn = Turn::Parked;
@@ -93,6 +116,7 @@ impl Core {
     ) {
         if let Some(queue) = self.state.queues.get_mut(&queue) {
             queue.hand_out(index);
+            self.state.evictable.note(queue);
         }
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
         let (no_ack, consumer_tag) = (consumer.no_ack, consumer.tag.clone());

@@ -6,11 +6,13 @@ use understudy_record::BasePiece;
 
 use crate::core::Core;
 use crate::exchange::Exchange;
+use crate::session::Answer;
 use crate::settle::Settled;
 use crate::state::State;
 
 impl Core {
-    /// Everything that is replicated, in a fixed order; grows with the messages. For tests and people.
+    /// Everything that is replicated, in a fixed order, messages by index, delivery count and weight: what they say may be
+    /// in memory on one replica and not on another. Grows with the messages. For tests and people.
     pub fn replicated_text(&self) -> String {
         let mut text = String::new();
         self.state.describe(&mut text).expect("a string takes what is written to it");
@@ -37,18 +39,30 @@ impl Core {
         let outstanding = outstanding.filter(|(_, unacked)| self.state.queues.contains_key(&unacked.queue)).count();
         let settled: usize = self.settled.values().map(Settled::len).sum();
         let handed_out: usize = self.state.queues.values().map(|queue| queue.unacked()).sum();
+        let loading = channels().flat_map(|channel| &channel.replies).filter(|reply| {
+            let Answer::Loading(get) = &reply.answer else { return false };
+            let queue = self.state.queues.get(&get.queue);
+            let known = queue.is_some_and(|queue| queue.session.gets.iter().any(|other| other.index == get.index));
+            assert!(known, "nobody will answer {get:?}");
+            get.no_ack
+        });
         assert_eq!(
             handed_out,
-            outstanding + settled,
+            outstanding + settled + loading.count(),
             "every message handed out is on one channel, or about to be settled"
         );
         let consumers: usize = self.state.queues.values().map(|queue| queue.session.consumers.len()).sum();
         assert_eq!(self.consumers.len(), consumers, "every consumer is at one queue");
         for queue in self.state.queues.values() {
-            let idle = !queue.session.dirty && !queue.session.waiting;
+            let asked = queue.session.loading.is_some() || queue.session.wanting;
+            let idle = !queue.session.dirty && !queue.session.waiting && !asked;
             let stuck = idle && queue.ready() > 0 && !queue.session.active.is_empty();
             assert!(!stuck, "queue {} has messages and consumers in turn, and nobody will look at it", queue.id);
+            let due = queue.session.gets.iter().any(|get| get.index <= self.committed);
+            assert!(!due || asked, "queue {} has a get that waits for its message, which nobody asks for", queue.id);
         }
+        let on_the_way = self.state.queues.values().filter_map(|queue| queue.session.loading.as_ref());
+        assert_eq!(self.loads.bytes(), on_the_way.map(|asked| asked.bytes).sum::<u64>(), "bytes being read back");
     }
 }
 
@@ -69,7 +83,7 @@ impl State {
         queues.sort_by_key(|queue| queue.id);
         for queue in queues {
             for (index, entry) in queue.entries() {
-                writeln!(out, "{} holds {index} x{} {:?}", queue.id, entry.delivery_count, entry.message)?;
+                writeln!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
             }
         }
         Ok(())

@@ -6,6 +6,7 @@ use understudy_protocol::ReplyCode;
 use understudy_record::{Index, Message, ShortStr};
 
 use crate::command::{ChannelId, ConnectionId, DeliveryTag};
+use crate::load::Load;
 
 /// To one connection, in the order it must be sent.
 #[derive(Clone, Debug)]
@@ -103,4 +104,6 @@ pub struct Outputs {
     /// New records in index order, already applied to the primary's own state.
     pub records: Vec<(Index, understudy_record::Record)>,
     pub effects: Vec<Effect>,
+    /// Messages to be read back from the log. Each is answered by [`crate::Core::handle_loaded`].
+    pub loads: Vec<Load>,
 }

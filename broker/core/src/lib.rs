@@ -11,8 +11,12 @@
 //!   a sync point. Nothing else changes it, and it decides nothing.
 //! - **A primary**, from [`Core::promote`] on. Its methods come in this order in each step of the shell's loop:
 //!   [`Core::connection_opened`], [`Core::handle`], [`Core::handle_writable`], [`Core::connection_closed`] for what arrived;
-//!   [`Core::handle_committed`] if the log moved; then [`Core::deliver`] once, which writes the acknowledgements of the step
+//!   [`Core::handle_committed`] if the log moved, [`Core::handle_loaded`] if messages were read back; then [`Core::deliver`] once, which writes the acknowledgements of the step
 //!   as batched records and hands out messages. It never goes back: a demoted primary is rebuilt from its journal.
+//!
+//! What messages say need not be in memory: the log has it, and a message's index is enough to read it back. A replica keeps
+//! none of it. A primary keeps what it took from publishers until [`Core::evict`] lets it go, and asks for what it is about
+//! to deliver by [`Outputs::loads`], which [`Core::handle_loaded`] answers.
 //!
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
@@ -27,6 +31,7 @@
 //!
 //! [`Record`]: understudy_record::Record
 
+mod ahead;
 mod arguments;
 mod base;
 mod binding;
@@ -39,24 +44,30 @@ mod declare;
 mod delivery;
 mod digest;
 mod effect;
+mod entry;
 mod error;
+mod evict;
 mod exchange;
 mod gates;
 mod headers;
+mod load;
 mod publish;
 mod queue;
 mod reply;
+mod runs;
 mod session;
 mod settle;
 mod slots;
 mod state;
 mod stats;
+mod tally;
 mod topic;
 
-pub use base::BacklogChunk;
+pub use base::{BacklogChunk, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
+pub use load::Load;
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
 
@@ -79,3 +90,24 @@ pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;
 
 /// Consumers of one channel: each channel's close visits them all.
 pub const MAX_CONSUMERS_PER_CHANNEL: usize = 1 << 16;
+
+/// Messages read back from the log in one go for one queue: what a disk gives in about a millisecond, and half a step's
+/// deliveries.
+pub const LOAD_BYTES: u64 = 512 << 10;
+
+/// The same in messages: the list of indexes stays small, and so does what a reader has to look up in one go.
+pub const LOAD_MESSAGES: usize = 1024;
+
+/// What stays in memory at the head of each queue while anything else can leave. With less than this ahead of its consumers
+/// a queue asks for the next batch, so half a batch is handed out while the next is read.
+pub const HEAD_BYTES: u64 = LOAD_BYTES / 2;
+
+/// Being read back at any time for all queues together: enough to keep a disk busy, little beside any memory budget, even
+/// when thousands of queues get their consumers back at once.
+pub const MAX_LOADING_BYTES: u64 = 16 << 20;
+
+/// Messages that one call of [`Core::evict`] looks at, so that it stays below a millisecond.
+pub const MAX_EVICTIONS_PER_STEP: usize = 4096;
+
+/// Messages that leave one queue before the next queue has its turn.
+pub const EVICTIONS_PER_TURN: usize = 256;

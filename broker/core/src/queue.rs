@@ -3,15 +3,21 @@
 //! The messages and their delivery counts are replicated state, changed by records alone. What is handed out (the cursor,
 //! the returned ones) is the primary's own: a backup's cursor stays before the first message, so there everything is ready.
 //!
-//! It does not know who consumes; see the `delivery` module.
+//! It does not know who consumes; see the `delivery` module. Which messages are read back before they are handed out is
+//! in `ahead`, which leave memory in `evict`.
 
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::{Index, Message, QueueId, QueueSpec};
 
+use crate::ahead::Window;
 use crate::command::ConnectionId;
+use crate::entry::Entry;
+use crate::evict::Listed;
+use crate::load::{Asked, WaitingGet};
+use crate::runs::Runs;
 use crate::session::ConsumerId;
 use crate::slots::Slots;
 
@@ -19,13 +25,13 @@ use crate::slots::Slots;
 pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) spec: QueueSpec,
-    entries: Slots<Entry>,
+    pub(crate) entries: Slots<Entry>,
     /// Of the bodies and properties, in bytes.
     bytes: u64,
     /// The highest index handed out so far; what is above it is ready.
-    cursor: u64,
+    pub(crate) cursor: u64,
     /// Handed out and come back: below the cursor, and ready.
-    returned: BTreeSet<u64>,
+    pub(crate) returned: BTreeSet<u64>,
     /// Handed out and neither settled nor come back.
     unacked: usize,
     /// The backlog of a sync point that is still arriving.
@@ -33,14 +39,18 @@ pub(crate) struct Queue {
     /// How often each message came back after each sync point that is being sent, so that the backlog can tell its delivery
     /// count as of the sync point: the receiver counts the later ones itself.
     returns_since_sync: HashMap<(Index, Index), u32>,
+    /// Messages that are in memory.
+    pub(crate) resident: usize,
+    /// Where they are.
+    pub(crate) runs: Runs,
+    /// What comes next of the returned ones.
+    pub(crate) returned_ahead: Window,
+    /// What comes next above the cursor.
+    pub(crate) ahead: Window,
+    /// No message below this index is handed out and resident.
+    pub(crate) handed_out_from: u64,
+    pub(crate) listed: Listed,
     pub(crate) session: QueueSession,
-}
-
-#[derive(Debug)]
-pub(crate) struct Entry {
-    pub(crate) message: Arc<Message>,
-    /// How often it was delivered and came back.
-    pub(crate) delivery_count: u32,
 }
 
 /// What arrived early: records about messages that are still to come.
@@ -65,12 +75,19 @@ pub(crate) struct QueueSession {
     pub(crate) dirty: bool,
     /// In the list of queues that wait for a commit.
     pub(crate) waiting: bool,
+    /// Messages that are being read back.
+    pub(crate) loading: Option<Asked>,
+    /// In the list of queues that wait for others' messages to be read back first.
+    pub(crate) wanting: bool,
+    /// Whose message is being read back, or will be with its commit. Each is also a reply that its channel waits for.
+    pub(crate) gets: Vec<WaitingGet>,
 }
 
 /// What a piece of backlog led to.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    Added,
+    /// With its weight in bytes.
+    Added(u32),
     /// It was settled or purged since the sync point.
     AlreadyGone,
     /// Above the sync point, or not below what is here, or the backlog is done.
@@ -89,6 +106,12 @@ impl Queue {
             unacked: 0,
             backlog: None,
             returns_since_sync: HashMap::new(),
+            resident: 0,
+            runs: Runs::default(),
+            returned_ahead: Window::default(),
+            ahead: Window::default(),
+            handed_out_from: u64::MAX,
+            listed: Listed::No,
             session: QueueSession::default(),
         }
     }
@@ -110,6 +133,10 @@ impl Queue {
         self.unacked
     }
 
+    pub(crate) fn contains(&self, index: Index) -> bool {
+        self.entries.contains(index.0)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -127,9 +154,13 @@ impl Queue {
         self.entries.into_items().map(|(key, entry)| (Index(key), entry))
     }
 
-    pub(crate) fn push(&mut self, index: Index, message: Arc<Message>) {
-        self.bytes += message_bytes(&message);
-        self.entries.push_back(index.0, Entry { message, delivery_count: 0 });
+    pub(crate) fn push(&mut self, index: Index, entry: Entry) {
+        self.bytes += u64::from(entry.bytes());
+        if entry.is_resident() {
+            self.resident += 1;
+            self.runs.push_back(index.0, self.entries.last_key());
+        }
+        self.entries.push_back(index.0, entry);
     }
 
     /// What was removed; `None` if it left before.
@@ -144,14 +175,31 @@ impl Queue {
         Some(entry)
     }
 
+    /// The message is stored and becomes resident; `message` gives it, told its weight.
+    pub(crate) fn load(&mut self, index: Index, message: impl FnOnce(u32) -> Arc<Message>) {
+        let Some(entry) = self.entries.get_mut(index.0) else { return };
+        entry.load(message(entry.bytes()));
+        self.resident += 1;
+        // One range for all that is read back in a row, and none for what was before the first message.
+        let before = self.runs.down_from(index.0).filter(|(_, end)| *end < index.0);
+        let next = before.and_then(|(_, end)| self.entries.next_after(end));
+        let from = match (before, next) {
+            (Some((_, end)), Some((next, _))) if next == index.0 => end + 1,
+            _ => index.0,
+        };
+        self.runs.add(from, index.0);
+    }
+
     /// The message was delivered and came back: ready again, at its old place.
-    pub(crate) fn give_back(&mut self, index: Index, syncs: &[Index]) {
+    pub(crate) fn give_back(&mut self, index: Index, syncs: &BTreeMap<Index, usize>) {
         if let Some(entry) = self.entries.get_mut(index.0) {
             entry.delivery_count = entry.delivery_count.saturating_add(1);
+            let (bytes, resident) = (entry.bytes(), entry.is_resident());
             if index.0 <= self.cursor && self.returned.insert(index.0) {
                 self.unacked -= 1;
+                self.returned_ahead.come_back(index.0, bytes, resident);
             }
-            for sync_point in syncs.iter().filter(|sync_point| index <= **sync_point) {
+            for sync_point in syncs.range(index..).map(|(sync_point, _)| sync_point) {
                 *self.returns_since_sync.entry((*sync_point, index)).or_default() += 1;
             }
         } else if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point) {
@@ -171,8 +219,13 @@ impl Queue {
     }
 
     fn forget(&mut self, index: Index, entry: &Entry) {
-        self.bytes -= message_bytes(&entry.message);
-        if index.0 <= self.cursor && !self.returned.remove(&index.0) {
+        self.bytes -= u64::from(entry.bytes());
+        self.resident -= usize::from(entry.is_resident());
+        if index.0 > self.cursor {
+            self.ahead.leave(index.0, entry.bytes());
+        } else if self.returned.remove(&index.0) {
+            self.returned_ahead.leave(index.0, entry.bytes());
+        } else {
             self.unacked -= 1;
         }
     }
@@ -184,6 +237,7 @@ impl Queue {
         self.cursor = 0;
         self.returned.clear();
         self.unacked = 0;
+        self.forget_ahead();
     }
 
     /// The next message to hand out.
@@ -196,11 +250,26 @@ impl Queue {
 
     /// Hands out `index`, which is what [`Self::peek`] gave.
     pub(crate) fn hand_out(&mut self, index: Index) {
-        if !self.returned.remove(&index.0) {
+        if self.returned.remove(&index.0) {
+            if self.returned_ahead.covers(index.0) {
+                let bytes = self.entries.get(index.0).map_or(0, Entry::bytes);
+                self.returned_ahead.leave(index.0, bytes);
+            }
+        } else {
             debug_assert!(index.0 > self.cursor, "{index} was handed out before (cursor {})", self.cursor);
             self.cursor = index.0;
+            if self.ahead.covers(index.0) {
+                let bytes = self.entries.get(index.0).map_or(0, Entry::bytes);
+                self.ahead.leave(index.0, bytes);
+            }
         }
+        self.handed_out_from = self.handed_out_from.min(index.0);
         self.unacked += 1;
+    }
+
+    /// Ready: not handed out, or come back.
+    pub(crate) fn is_ready(&self, index: Index) -> bool {
+        index.0 > self.cursor || self.returned.contains(&index.0)
     }
 
     /// In index order.
@@ -219,6 +288,9 @@ impl Queue {
 
     /// The delivery count the message had at `sync_point`, while that sync point is being sent.
     pub(crate) fn delivery_count_at(&self, sync_point: Index, index: Index, entry: &Entry) -> u32 {
+        if self.returns_since_sync.is_empty() {
+            return entry.delivery_count;
+        }
         let since = self.returns_since_sync.get(&(sync_point, index)).copied().unwrap_or(0);
         entry.delivery_count.saturating_sub(since)
     }
@@ -227,8 +299,8 @@ impl Queue {
         self.returns_since_sync.retain(|(other, _), _| *other != sync_point);
     }
 
-    /// A message of the backlog: older than all that are here.
-    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, message: Message) -> Arrival {
+    /// A message of the backlog: older than all that are here. It is stored.
+    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, bytes: u32) -> Arrival {
         let lowest = self.entries.first_key();
         let Some(backlog) = &mut self.backlog else { return Arrival::OutOfPlace };
         if index > backlog.sync_point || lowest.is_some_and(|lowest| lowest <= index.0) {
@@ -239,9 +311,11 @@ impl Queue {
             return Arrival::AlreadyGone;
         }
         let delivery_count = delivery_count.saturating_add(backlog.returned.remove(&index).unwrap_or(0));
-        self.bytes += message_bytes(&message);
-        self.entries.push_front(index.0, Entry { message: Arc::new(message), delivery_count });
-        Arrival::Added
+        let entry = Entry::stored(bytes, delivery_count);
+        let bytes = entry.bytes();
+        self.bytes += u64::from(bytes);
+        self.entries.push_front(index.0, entry);
+        Arrival::Added(bytes)
     }
 
     /// The backlog is here in full; what was kept aside for messages that never came is dropped.
@@ -257,15 +331,11 @@ impl Queue {
     pub(crate) fn assert_consistent(&self) {
         assert_eq!(self.unacked, self.unacked_indexes().len(), "unacked of queue {}", self.id);
         assert_eq!(self.ready(), self.ready_indexes().len(), "ready of queue {}", self.id);
-        let bytes: u64 = self.entries.iter().map(|(_, entry)| message_bytes(&entry.message)).sum();
+        let bytes: u64 = self.entries.iter().map(|(_, entry)| u64::from(entry.bytes())).sum();
         assert_eq!(self.bytes, bytes, "bytes of queue {}", self.id);
+        self.assert_memory_consistent();
         assert!(self.returned.iter().all(|key| *key <= self.cursor && self.entries.contains(*key)));
     }
-}
-
-/// What a message weighs: body and properties.
-pub(crate) fn message_bytes(message: &Message) -> u64 {
-    (message.body.len() + message.properties.len()) as u64
 }
 
 #[cfg(test)]
@@ -290,7 +360,7 @@ mod tests {
         let name = ShortStr::from_static("q");
         let spec = QueueSpec { name, durable: true, exclusive: false, auto_delete: false, arguments: Bytes::new() };
         let mut queue = Queue::new(QueueId(Index(1)), spec);
-        indexes.into_iter().for_each(|index| queue.push(Index(index), Arc::new(message())));
+        indexes.into_iter().for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4)));
         queue
     }
 
@@ -306,8 +376,8 @@ mod tests {
     fn what_comes_back_goes_to_its_old_place() {
         let mut queue = queue([2, 3, 5]);
         assert_eq!((hand_out(&mut queue), hand_out(&mut queue)), (Some(2), Some(3)));
-        queue.give_back(Index(3), &[]);
-        queue.give_back(Index(2), &[]);
+        queue.give_back(Index(3), &BTreeMap::new());
+        queue.give_back(Index(2), &BTreeMap::new());
         assert_eq!((queue.ready(), queue.unacked()), (3, 0));
         assert_eq!((hand_out(&mut queue), hand_out(&mut queue)), (Some(2), Some(3)));
         assert_eq!(queue.entries().next().unwrap().1.delivery_count, 1);
@@ -333,18 +403,18 @@ mod tests {
     fn early_records_wait_for_their_messages() {
         let spec = queue([]).spec;
         let mut queue = Queue::awaiting_backlog(QueueId(Index(1)), spec, Index(10));
-        queue.push(Index(12), Arc::new(message()));
+        queue.push(Index(12), Entry::stored(4, 0));
         queue.remove(Index(7));
-        queue.give_back(Index(6), &[]);
+        queue.give_back(Index(6), &BTreeMap::new());
         queue.purge(Index(4), &[Index(3)]);
-        assert_eq!(queue.arrive(Index(9), 0, message()), Arrival::Added);
-        assert_eq!(queue.arrive(Index(9), 0, message()), Arrival::OutOfPlace, "twice");
-        assert_eq!(queue.arrive(Index(7), 0, message()), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(6), 2, message()), Arrival::Added);
-        assert_eq!(queue.arrive(Index(4), 0, message()), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(3), 0, message()), Arrival::Added);
+        assert_eq!(queue.arrive(Index(9), 0, 4), Arrival::Added(4));
+        assert_eq!(queue.arrive(Index(9), 0, 4), Arrival::OutOfPlace, "twice");
+        assert_eq!(queue.arrive(Index(7), 0, 4), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(6), 2, 4), Arrival::Added(4));
+        assert_eq!(queue.arrive(Index(4), 0, 4), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(3), 0, 4), Arrival::Added(4));
         queue.backlog_done();
-        assert_eq!(queue.arrive(Index(2), 0, message()), Arrival::OutOfPlace, "after the end");
+        assert_eq!(queue.arrive(Index(2), 0, 4), Arrival::OutOfPlace, "after the end");
         let counts: Vec<_> = queue.entries().map(|(index, entry)| (index.0, entry.delivery_count)).collect();
         assert_eq!(counts, [(3, 0), (6, 3), (9, 0), (12, 0)]);
         queue.assert_consistent();

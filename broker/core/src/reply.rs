@@ -1,5 +1,5 @@
 //! Effects and their order: replies on one channel keep the order of their commands, each waits for the commit of what it
-//! speaks of; deliveries and confirms are streams of their own.
+//! speaks of, and a message that has to be read back for its reading; deliveries and confirms are streams of their own.
 
 use understudy_record::Index;
 
@@ -8,7 +8,7 @@ use crate::command::DeliveryTag;
 use crate::confirms::Ack;
 use crate::core::Core;
 use crate::effect::{Effect, EffectKind, Outputs};
-use crate::session::{ConsumerId, Reply};
+use crate::session::{Answer, ConsumerId, Reply};
 
 impl Core {
     pub(crate) fn emit(&self, origin: Origin, kind: EffectKind, out: &mut Outputs) {
@@ -17,7 +17,7 @@ impl Core {
 
     /// A reply that waits for nothing but the replies before it.
     pub(crate) fn reply(&mut self, origin: Origin, effect: EffectKind, out: &mut Outputs) {
-        self.push_reply(origin, Reply { gate: Index(0), effect, start: None }, out);
+        self.push_reply(origin, Reply { gate: Index(0), answer: Answer::Known(effect), start: None }, out);
     }
 
     pub(crate) fn reply_unless(&mut self, no_wait: bool, origin: Origin, effect: EffectKind, out: &mut Outputs) {
@@ -36,7 +36,7 @@ impl Core {
         out: &mut Outputs,
     ) {
         if !no_wait {
-            self.push_reply(origin, Reply { gate, effect, start: None }, out);
+            self.push_reply(origin, Reply { gate, answer: Answer::Known(effect), start: None }, out);
         }
     }
 
@@ -49,7 +49,7 @@ impl Core {
         consumer: ConsumerId,
         out: &mut Outputs,
     ) {
-        self.push_reply(origin, Reply { gate, effect, start: Some(consumer) }, out);
+        self.push_reply(origin, Reply { gate, answer: Answer::Known(effect), start: Some(consumer) }, out);
     }
 
     pub(crate) fn push_reply(&mut self, origin: Origin, reply: Reply, out: &mut Outputs) {
@@ -64,7 +64,7 @@ impl Core {
         }
     }
 
-    fn release_replies(&mut self, origin: Origin, out: &mut Outputs) {
+    pub(crate) fn release_replies(&mut self, origin: Origin, out: &mut Outputs) {
         let committed = self.committed;
         loop {
             let Some(connection) = self.connections.get_mut(&origin.connection) else { return };
@@ -74,12 +74,16 @@ impl Core {
                 self.reply_gates.wait(gate, origin.connection, origin.channel);
                 return;
             }
-            let Some(reply) = channel.replies.pop_front() else { return };
-            if matches!(reply.effect, EffectKind::CloseChannel { .. }) {
+            // What it speaks of is being read back.
+            if matches!(channel.replies.front(), Some(Reply { answer: Answer::Loading(_), .. })) {
+                return;
+            }
+            let Some(Reply { answer: Answer::Known(effect), start, .. }) = channel.replies.pop_front() else { return };
+            if matches!(effect, EffectKind::CloseChannel { .. }) {
                 connection.channels.remove(&origin.channel);
             }
-            self.emit(origin, reply.effect, out);
-            if let Some(consumer) = reply.start {
+            self.emit(origin, effect, out);
+            if let Some(consumer) = start {
                 self.start_consumer(consumer);
             }
         }
@@ -97,6 +101,7 @@ impl Core {
             }
             self.mark_dirty(queue);
         }
+        self.ask_for_committed(out);
         while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {
             self.release_replies(Origin { connection, channel }, out);
         }

@@ -101,9 +101,27 @@ pub(crate) struct Unacked {
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) gate: Index,
-    pub(crate) effect: EffectKind,
+    pub(crate) answer: Answer,
     /// Deliveries to this consumer begin after this reply.
     pub(crate) start: Option<ConsumerId>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Known(EffectKind),
+    /// A `basic.get` that took a message which has to be read back first.
+    Loading(LoadingGet),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LoadingGet {
+    pub(crate) queue: QueueId,
+    pub(crate) index: Index,
+    /// The message leaves its queue with the answer.
+    pub(crate) no_ack: bool,
+    pub(crate) delivery_tag: DeliveryTag,
+    pub(crate) redelivered: bool,
+    pub(crate) message_count: u32,
 }
 
 #[derive(Debug)]

@@ -3,12 +3,17 @@
 //! and a removal at the front are a few instructions, any other removal a binary search at worst.
 //!
 //! It knows nothing of messages. Tombstones never outnumber the live items by more than [`SPARE_TOMBSTONES`], so one item
-//! that stays for ever does not keep the places of the millions that went after it.
+//! that stays for ever does not keep the places of the millions that went after it; and a ring that was long once does not
+//! keep its memory when most of what it held is gone.
 
 use std::collections::VecDeque;
 
 /// Below this many tombstones compacting costs more than it frees.
 const SPARE_TOMBSTONES: usize = 64;
+
+/// Places that a ring may keep whatever is in it. Above that it gives memory back once it is less than a quarter full, to
+/// half full: so the copying costs a constant for each item that left.
+const SPARE_PLACES: usize = 1024;
 
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
@@ -80,6 +85,19 @@ impl<T> Slots<T> {
         self.slots.range(start..).find_map(|(key, item)| item.as_ref().map(|item| (*key, item)))
     }
 
+    /// Live items with keys above `key`, in order.
+    pub(crate) fn iter_after(&self, key: u64) -> impl Iterator<Item = (u64, &T)> {
+        let start = self.slots.partition_point(|slot| slot.0 <= key);
+        self.slots.range(start..).filter_map(|(key, item)| item.as_ref().map(|item| (*key, item)))
+    }
+
+    /// Live items with keys from `from` to `to`, both included, in order.
+    pub(crate) fn range_mut(&mut self, from: u64, to: u64) -> impl DoubleEndedIterator<Item = (u64, &mut T)> {
+        let start = self.slots.partition_point(|slot| slot.0 < from);
+        let end = self.slots.partition_point(|slot| slot.0 <= to).max(start);
+        self.slots.range_mut(start..end).filter_map(|(key, item)| item.as_mut().map(|item| (*key, item)))
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         self.slots.iter().filter_map(|(key, item)| item.as_ref().map(|item| (*key, item)))
     }
@@ -130,6 +148,9 @@ impl<T> Slots<T> {
             self.slots.retain(|slot| slot.1.is_some());
             self.slots.shrink_to(2 * self.live + SPARE_TOMBSTONES);
         }
+        if self.slots.capacity() > 4 * self.slots.len() + SPARE_PLACES {
+            self.slots.shrink_to(2 * self.slots.len());
+        }
     }
 }
 
@@ -153,6 +174,9 @@ mod tests {
         assert_eq!(slots.next_after(9), None);
         assert_eq!(keys(&slots), [1, 3, 9]);
         assert_eq!(slots.iter_down_from(9).map(|(key, _)| key).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(slots.iter_after(1).map(|(key, _)| key).collect::<Vec<_>>(), [3, 9]);
+        assert_eq!(slots.range_mut(1, 3).rev().map(|(key, _)| key).collect::<Vec<_>>(), [3, 1]);
+        assert_eq!(slots.range_mut(4, 3).count(), 0);
         assert_eq!(slots.take_up_to(3, |key| key != 1), [(3, 'x')]);
         assert_eq!((slots.len(), slots.first_key(), slots.last_key()), (2, Some(1), Some(9)));
     }
@@ -169,5 +193,14 @@ mod tests {
             assert!(slots.slots.len() <= 2 + SPARE_TOMBSTONES);
         }
         assert_eq!(keys(&slots), [0]);
+    }
+    #[test]
+    fn a_ring_that_was_long_once_gives_its_memory_back() {
+        let mut slots = Slots::default();
+        (0..100_000).for_each(|key| slots.push_back(key, 'x'));
+        for key in 0..100_000 {
+            slots.remove(key);
+            assert!(slots.slots.capacity() <= 4 * slots.len() + SPARE_PLACES);
+        }
     }
 }

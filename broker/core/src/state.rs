@@ -1,14 +1,18 @@
 //! The replicated state and the one way it changes: records, applied in index order. The same code runs on the primary
 //! (which applies what it has just written) and on every backup, so it decides nothing and asks nobody.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::{Binding, Destination, ExchangeSpec, Index, Message, QueueId, QueueSpec, Record, ShortStr};
 
 use crate::base::BaseState;
+use crate::entry::{Entry, message_bytes};
+use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
-use crate::queue::{Entry, Queue, message_bytes};
+use crate::queue::Queue;
+use crate::tally::Tally;
 
 /// A record that does not fit what this replica has: it has diverged and must start over from its primary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,12 +43,19 @@ pub(crate) struct State {
     /// The last record that changed exchanges, queues or bindings.
     pub(crate) topology_index: Index,
     pub(crate) base: BaseState,
-    /// Sync points being sent to replicas that start over.
-    pub(crate) syncs: Vec<Index>,
-    /// Queues that still hold a message which was published to several; absent for one queue.
-    copies: HashMap<Index, u32>,
-    /// Of all messages, each counted once, in bytes.
-    pub(crate) message_bytes: u64,
+    /// Sync points that are being read, for replicas that start over and for checkpoints, with how many read each.
+    pub(crate) syncs: BTreeMap<Index, usize>,
+    pub(crate) tally: Tally,
+    pub(crate) evictable: Evictable,
+}
+
+/// Whether messages stay in memory as they come. Either way they are in the log, or about to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keep {
+    /// A primary is about to deliver them.
+    Resident,
+    /// A replica delivers nothing.
+    Stored,
 }
 
 impl Default for State {
@@ -57,16 +68,16 @@ impl Default for State {
             last_index: Index(0),
             topology_index: Index(0),
             base: BaseState::None,
-            syncs: Vec::new(),
-            copies: HashMap::new(),
-            message_bytes: 0,
+            syncs: BTreeMap::new(),
+            tally: Tally::default(),
+            evictable: Evictable::default(),
         }
     }
 }
 
 impl State {
     /// On an error nothing has changed.
-    pub(crate) fn apply(&mut self, index: Index, record: &Record) -> Result<(), ApplyError> {
+    pub(crate) fn apply(&mut self, index: Index, record: &Record, keep: Keep) -> Result<(), ApplyError> {
         let expected = self.last_index.next();
         if index != expected {
             return Err(ApplyError::OutOfOrder { expected, found: index });
@@ -79,18 +90,16 @@ impl State {
             Record::QueueDelete { queue } => self.delete_queue(index, *queue)?,
             Record::Bind(binding) => self.bind(index, binding)?,
             Record::Unbind(binding) => self.unbind(index, binding)?,
-            Record::Publish { targets, message } => self.publish(index, targets, message)?,
+            Record::Publish { targets, message } => self.publish(index, targets, message, keep)?,
             Record::Dequeue { queue, messages } => self.dequeue(index, *queue, messages)?,
             Record::Requeue { queue, messages } => {
-                let syncs = std::mem::take(&mut self.syncs);
-                let known = self.queue_mut(index, *queue);
-                let result = known.map(|queue| messages.iter().for_each(|message| queue.give_back(*message, &syncs)));
-                self.syncs = syncs;
-                result?;
+                let unknown = ApplyError::UnknownQueue { index, queue: *queue };
+                let queue = self.queues.get_mut(queue).ok_or(unknown)?;
+                messages.iter().for_each(|message| queue.give_back(*message, &self.syncs));
             }
             Record::Purge { queue, up_to, except } => {
                 let gone = self.queue_mut(index, *queue)?.purge(*up_to, except);
-                gone.iter().for_each(|(index, entry)| self.release(*index, entry));
+                gone.iter().for_each(|(index, entry)| self.tally.release(*index, entry));
             }
         }
         if is_topology(record) {
@@ -139,10 +148,11 @@ impl State {
     }
 
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
-        let queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
-        queue.into_entries().for_each(|(index, entry)| self.release(index, &entry));
+        queue.into_entries().for_each(|(index, entry)| self.tally.release(index, &entry));
         Ok(())
     }
 
@@ -169,46 +179,38 @@ impl State {
         Ok(())
     }
 
-    fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message) -> Result<(), ApplyError> {
+    fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message, keep: Keep) -> Result<(), ApplyError> {
         if !targets.is_sorted_by(|one, next| one < next) {
             return Err(ApplyError::Targets { index });
         }
         for target in targets {
             self.queue(index, *target)?;
         }
-        let message = Arc::new(message.clone());
+        let bytes = message_bytes(message);
+        let message = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
+        self.tally.publish(index, targets.len(), bytes, message.as_ref());
         for target in targets {
-            self.queue_mut(index, *target)?.push(index, message.clone());
-        }
-        if let Ok(copies @ 2..) = u32::try_from(targets.len()) {
-            self.copies.insert(index, copies);
-        }
-        if !targets.is_empty() {
-            self.message_bytes += message_bytes(&message);
+            let Some(queue) = self.queues.get_mut(target) else { continue };
+            match &message {
+                Some(message) => {
+                    queue.push(index, Entry::resident(message.clone(), bytes));
+                    self.evictable.note(queue);
+                }
+                None => queue.push(index, Entry::stored(bytes, 0)),
+            }
         }
         Ok(())
     }
 
     fn dequeue(&mut self, index: Index, queue: QueueId, messages: &[Index]) -> Result<(), ApplyError> {
-        self.queue(index, queue)?;
+        let unknown = ApplyError::UnknownQueue { index, queue };
+        let queue = self.queues.get_mut(&queue).ok_or(unknown)?;
         for message in messages {
-            if let Some(entry) = self.queue_mut(index, queue)?.remove(*message) {
-                self.release(*message, &entry);
+            if let Some(entry) = queue.remove(*message) {
+                self.tally.release(*message, &entry);
             }
         }
         Ok(())
-    }
-
-    /// A queue gave up its copy.
-    fn release(&mut self, index: Index, entry: &Entry) {
-        if let Some(copies) = self.copies.get_mut(&index) {
-            *copies -= 1;
-            if *copies > 0 {
-                return;
-            }
-            self.copies.remove(&index);
-        }
-        self.message_bytes -= message_bytes(&entry.message);
     }
 
     fn unbind_destination(&mut self, destination: &Destination) {
@@ -296,19 +298,18 @@ impl State {
         });
     }
 
-    /// A message of a sync point's backlog counts by itself: its queues do not share it.
-    pub(crate) fn count_arrival(&mut self, bytes: u64) {
-        self.message_bytes += bytes;
+    /// A message is read back into a queue, if it is still there for somebody to ask for it.
+    pub(crate) fn load(&mut self, queue: QueueId, index: Index, message: Message) {
+        let Some(queue) = self.queues.get_mut(&queue).filter(|queue| queue.is_wanted(index)) else { return };
+        queue.load(index, |bytes| self.tally.load(index, bytes, message));
+        self.evictable.note(queue);
     }
 
     pub(crate) fn assert_consistent(&self) {
         self.queues.values().for_each(Queue::assert_consistent);
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
-        let mut weights = HashMap::new();
-        for (index, entry) in self.queues.values().flat_map(Queue::entries) {
-            weights.insert((index, Arc::as_ptr(&entry.message)), message_bytes(&entry.message));
-        }
-        assert_eq!(self.message_bytes, weights.values().sum::<u64>(), "bytes of all messages");
+        self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
+        self.evictable.assert_consistent(self.queues.values());
     }
 }
 

@@ -10,8 +10,10 @@ pub struct Stats {
     pub exchanges: usize,
     pub messages_ready: usize,
     pub messages_unacked: usize,
-    /// Bodies and properties held in memory, each message once.
+    /// Bodies and properties, each message once, in memory or not.
     pub message_bytes: u64,
+    /// Of those in memory.
+    pub resident_bytes: u64,
     pub connections: usize,
     pub channels: usize,
     pub consumers: usize,
@@ -39,7 +41,8 @@ impl Core {
             exchanges: self.state.exchanges.len(),
             messages_ready: self.state.queues.values().map(|queue| queue.ready()).sum(),
             messages_unacked: self.state.queues.values().map(|queue| queue.unacked()).sum(),
-            message_bytes: self.state.message_bytes,
+            message_bytes: self.state.tally.bytes(),
+            resident_bytes: self.state.tally.resident_bytes(),
             connections: self.connections.len(),
             channels: self.connections.values().map(|connection| connection.channels.len()).sum(),
             consumers: self.consumers.len(),
@@ -67,9 +70,9 @@ impl Core {
         queues
     }
 
-    /// Bodies and properties held in memory, in bytes; costs nothing to ask.
+    /// Bodies and properties, each message once, in memory or not, in bytes; costs nothing to ask.
     pub fn message_bytes(&self) -> u64 {
-        self.state.message_bytes
+        self.state.tally.bytes()
     }
 
     /// Publishes that wait for their confirm; costs nothing to ask.

@@ -1,6 +1,7 @@
-//! The gRPC messages and services, generated from `proto/understudy.proto`, and the reading of a broker's status, which
-//! three parties share. Otherwise wire types only: each side turns them into its own at the edge.
+//! The gRPC messages and services, generated from `proto/understudy.proto`, and the reading of a broker's status and of
+//! its alarms, which three parties share. Otherwise wire types only: each side turns them into its own at the edge.
 
+mod alarms;
 mod said;
 
 pub use said::{ReadError, Said, identity, read, wire_identity};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use understudy_record::ShortStr;
 
-use crate::content::{Assembly, Content, Delivery, GotMessage, PublishRef, Return};
+use crate::content::{Assembly, BodyLimits, Content, Delivery, GotMessage, PublishRef, Return};
 use crate::frame::{self, Frame, FrameKind, PROTOCOL_HEADER};
 use crate::heartbeat::{Heartbeat, HeartbeatAction};
 use crate::ids::{ChannelId, DeliveryTag};
@@ -329,7 +329,9 @@ impl ClientConnection {
             FrameKind::Header | FrameKind::Body => match self.channel(frame.channel) {
                 Some(Channel::Open(assembly)) => {
                     // What a server sends is as large as what we let others publish.
-                    let content = assembly.take(bytes, frame, u64::MAX).map_err(|error| error.to_string())?;
+                    let content = assembly
+                        .take(bytes, frame, &BodyLimits::NONE, &mut Vec::new())
+                        .map_err(|error| error.to_string())?;
                     if let Some(content) = content {
                         self.events.push_back(content_event(frame.channel, content));
                     }

@@ -12,7 +12,8 @@ use crate::properties::Properties;
 use crate::reply::{ReplyCode, short_str_cut};
 use crate::wire::{DecodeError, Field, Reader, Writer};
 
-/// A message as a publisher sent it. All parts are slices of the read buffer: `ShortStr::detached` what is kept long.
+/// A message as a publisher sent it. All parts are slices of the read buffer: `ShortStr::detached` what is kept long. Of a
+/// long body, what stood before `body` has come as parts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Publish {
     pub exchange: ShortStr,
@@ -174,8 +175,28 @@ pub(crate) struct PartialContent<M> {
     body: Body,
     /// Small pieces, after `body`.
     gathered: BytesMut,
+    /// Octets in these two.
+    held: usize,
+    /// Octets at which what is held is a part, unless it is the last.
+    part_bytes: usize,
+    /// Octets the header announced.
+    size: u64,
     /// Octets of body still to come, at least 1.
     left: u64,
+}
+
+/// What a body may be, in octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BodyLimits {
+    pub(crate) max: u64,
+    /// A longer body comes in parts.
+    pub(crate) whole: u64,
+    pub(crate) part: usize,
+}
+
+impl BodyLimits {
+    /// Whatever comes, in one piece.
+    pub(crate) const NONE: Self = Self { max: u64::MAX, whole: u64::MAX, part: usize::MAX };
 }
 
 /// A whole message: its method, properties and body.
@@ -212,29 +233,45 @@ impl<M> Assembly<M> {
     pub(crate) fn held_bytes(&self) -> usize {
         match self {
             Self::Idle | Self::Header(_) => 0,
-            Self::Body(partial) => partial.body.len() + partial.gathered.len(),
+            Self::Body(partial) => partial.held,
         }
     }
 
-    /// Takes a header or body frame. After an error the assembly is idle.
+    /// Something of a body has come, and not all of it.
+    pub(crate) fn is_amid_body(&self) -> bool {
+        matches!(self, Self::Body(partial) if partial.left < partial.size)
+    }
+
+    /// Takes a header or body frame. Parts of a long body go to `parts` as they become full, and what follows the last of
+    /// them is the content's body; without any, the body is whole. After an error the assembly is idle.
     pub(crate) fn take(
         &mut self,
         bytes: &Bytes,
         frame: Frame,
-        max_size: u64,
+        limits: &BodyLimits,
+        parts: &mut Vec<Body>,
     ) -> Result<Option<Content<M>>, ContentError> {
         match (std::mem::take(self), frame.kind) {
             (Self::Header(head), FrameKind::Header) => {
-                let (size, properties) = read_header(bytes, frame, max_size)?;
+                let (size, properties) = read_header(bytes, frame, limits.max)?;
                 if size == 0 {
                     return Ok(Some((head, properties, Body::default())));
                 }
-                let (body, gathered) = (Body::default(), BytesMut::new());
-                *self = Self::Body(Box::new(PartialContent { head, properties, body, gathered, left: size }));
+                let part_bytes = if size > limits.whole { limits.part.max(1) } else { usize::MAX };
+                *self = Self::Body(Box::new(PartialContent {
+                    head,
+                    properties,
+                    body: Body::default(),
+                    gathered: BytesMut::new(),
+                    held: 0,
+                    part_bytes,
+                    size,
+                    left: size,
+                }));
                 Ok(None)
             }
             (Self::Body(mut partial), FrameKind::Body) => {
-                partial.add(bytes, frame)?;
+                partial.add(bytes, frame, parts)?;
                 if partial.left > 0 {
                     *self = Self::Body(partial);
                     return Ok(None);
@@ -250,18 +287,33 @@ impl<M> Assembly<M> {
 }
 
 impl<M> PartialContent<M> {
-    fn add(&mut self, bytes: &Bytes, frame: Frame) -> Result<(), ContentError> {
-        let count = frame.end - frame.start;
-        let left = self.left.checked_sub(count as u64);
+    fn add(&mut self, bytes: &Bytes, frame: Frame, parts: &mut Vec<Body>) -> Result<(), ContentError> {
+        let left = self.left.checked_sub((frame.end - frame.start) as u64);
         self.left = left.ok_or(ContentError::Unexpected("more content body than its header announced"))?;
-        let whole = self.left == 0 && self.body.is_empty() && self.gathered.is_empty();
-        if count < GATHER_BYTES && !whole {
-            self.gathered.extend_from_slice(bytes.get(frame.start..frame.end).unwrap_or_default());
-        } else {
-            self.flush_gathered();
-            self.body.push(bytes.slice(frame.start..frame.end));
+        let mut start = frame.start;
+        while start < frame.end {
+            let end = frame.end.min(start.saturating_add(self.part_bytes - self.held));
+            let last = self.left == 0 && end == frame.end;
+            self.put(bytes, start, end, last);
+            if self.held == self.part_bytes && !last {
+                self.flush_gathered();
+                self.held = 0;
+                parts.push(std::mem::take(&mut self.body));
+            }
+            start = end;
         }
         Ok(())
+    }
+
+    fn put(&mut self, bytes: &Bytes, start: usize, end: usize, last: bool) {
+        let whole = last && self.held == 0;
+        if end - start < GATHER_BYTES && !whole {
+            self.gathered.extend_from_slice(bytes.get(start..end).unwrap_or_default());
+        } else {
+            self.flush_gathered();
+            self.body.push(bytes.slice(start..end));
+        }
+        self.held += end - start;
     }
 
     fn flush_gathered(&mut self) {

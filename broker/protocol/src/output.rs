@@ -82,26 +82,38 @@ impl Output {
         properties: &[u8],
         body: &Body,
     ) -> Result<(), HeaderTooLarge> {
-        let max_payload = (frame_max as usize).saturating_sub(FRAME_OVERHEAD_BYTES).max(1);
-        let properties = if properties.is_empty() { &[0, 0] } else { properties };
-        if properties.len() + CONTENT_HEADER_BYTES > max_payload {
-            return Err(HeaderTooLarge { size: properties.len(), frame_max });
-        }
-        let size = body.len();
-        self.frame(FrameKind::Method, channel, |small| head.write_method(&mut Writer::new(small)));
-        self.frame(FrameKind::Header, channel, |small| {
-            small.extend_from_slice(&[0, 60, 0, 0]); // class basic, weight 0
-            small.extend_from_slice(&(size as u64).to_be_bytes());
-            small.extend_from_slice(properties);
-        });
-        if size > 0 {
-            self.push_body(channel, max_payload, size, body);
-        }
+        self.push_content_head(channel, frame_max, head, properties, body.len() as u64)?;
+        self.push_body(channel, frame_max, body);
         Ok(())
     }
 
-    fn push_body(&mut self, channel: ChannelId, max_payload: usize, size: usize, body: &Body) {
-        let mut left = size; // of the body
+    /// The same without the body, whose `size` octets follow.
+    #[inline]
+    pub(crate) fn push_content_head(
+        &mut self,
+        channel: ChannelId,
+        frame_max: u32,
+        head: &impl ContentHead,
+        properties: &[u8],
+        size: u64,
+    ) -> Result<(), HeaderTooLarge> {
+        let properties = if properties.is_empty() { &[0, 0] } else { properties };
+        if properties.len() + CONTENT_HEADER_BYTES > max_payload(frame_max) {
+            return Err(HeaderTooLarge { size: properties.len(), frame_max });
+        }
+        self.frame(FrameKind::Method, channel, |small| head.write_method(&mut Writer::new(small)));
+        self.frame(FrameKind::Header, channel, |small| {
+            small.extend_from_slice(&[0, 60, 0, 0]); // class basic, weight 0
+            small.extend_from_slice(&size.to_be_bytes());
+            small.extend_from_slice(properties);
+        });
+        Ok(())
+    }
+
+    /// A body, or a piece of one, in frames of its own.
+    pub(crate) fn push_body(&mut self, channel: ChannelId, frame_max: u32, body: &Body) {
+        let max_payload = max_payload(frame_max);
+        let mut left = body.len();
         let mut room = 0; // in the frame begun
         for piece in body.pieces() {
             let mut from = 0;
@@ -163,6 +175,10 @@ impl Output {
 
 /// Class, weight and body size.
 const CONTENT_HEADER_BYTES: usize = 12;
+
+fn max_payload(frame_max: u32) -> usize {
+    (frame_max as usize).saturating_sub(FRAME_OVERHEAD_BYTES).max(1)
+}
 
 impl Buf for Output {
     fn remaining(&self) -> usize {

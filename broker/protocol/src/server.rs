@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use understudy_record::ShortStr;
+use understudy_record::{Body, ShortStr};
 
 use crate::content::Publish;
 use crate::frame::{self, FrameKind};
@@ -60,6 +60,10 @@ pub struct ServerConfig {
     /// What we suggest; the client decides.
     pub heartbeat_seconds: u16,
     pub max_message_bytes: u64,
+    /// Bodies above this size come in parts, so that a long one is nowhere held as a whole.
+    pub whole_body_bytes: u64,
+    /// Of each part but the last, which is what is left.
+    pub part_bytes: usize,
     /// From the connection's start to `connection.open`.
     pub handshake_timeout: Duration,
 }
@@ -74,6 +78,8 @@ impl Default for ServerConfig {
             frame_max: 131_072,
             heartbeat_seconds: 60,
             max_message_bytes: 128 << 20,
+            whole_body_bytes: 1 << 20,
+            part_bytes: 512 << 10,
             handshake_timeout: Duration::from_secs(10),
         }
     }
@@ -98,6 +104,9 @@ pub enum Event {
     ChannelOpen(ChannelId),
     /// Of the classes exchange, queue, basic (never publish), confirm, tx.
     Method(ChannelId, Method),
+    /// The next part of a long body, as soon as it has come. They precede the [`Event::Publish`] that has the last, on the
+    /// same channel; if the channel or the connection closes before that they come to nothing.
+    PublishPart(ChannelId, Body),
     Publish(ChannelId, Publish),
     /// The peer closes the channel: answer [`ServerConnection::channel_closed`].
     ChannelClose(ChannelId),
@@ -250,6 +259,11 @@ impl ServerConnection {
         self.channels.iter().map(Channel::held_bytes).sum()
     }
 
+    /// Whether some message's body has begun to come and is not whole: memory, or parts that the caller has been given.
+    pub fn is_amid_publish(&self) -> bool {
+        self.channels.iter().any(Channel::is_amid_body)
+    }
+
     /// Whether the socket is to be dropped once [`Self::output`] is written out.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
@@ -271,6 +285,11 @@ impl ServerConnection {
             self.stash.clear();
         }
         self.consume(now, buffer);
+    }
+
+    /// The caller has not read the socket up to now, by its own choice: the peer's silence meant nothing.
+    pub fn handle_unread(&mut self, now: Duration) {
+        self.heartbeat.handle_received(now);
     }
 
     /// How many octets `buffer`, as `handle_bytes` left it, lacks to hold a whole frame: reserve at least as many before

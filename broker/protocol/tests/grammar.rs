@@ -464,6 +464,23 @@ fn a_slow_upload_lives_and_zero_means_no_heartbeats() {
     assert_eq!(quiet.server.poll_timeout(), None);
 }
 
+/// Who is not listened to is not dead.
+#[test]
+fn a_client_that_is_not_read_lives() {
+    let tune_ok = connection::TuneOk { channel_max: 1, frame_max: 4096, heartbeat: 2 };
+    let mut raw = Raw::open_with(ServerConfig::default(), &tune_ok);
+    for _ in 0..10 {
+        raw.now += Duration::from_millis(3900);
+        raw.server.handle_unread(raw.now);
+        raw.server.handle_timeout(raw.now);
+        raw.octets();
+        assert!(raw.server.is_open());
+    }
+    raw.now += Duration::from_secs(4);
+    raw.server.handle_timeout(raw.now);
+    assert!(raw.server.is_closed());
+}
+
 /// The server's own heartbeats come often enough that a client never misses two.
 #[test]
 fn a_quiet_server_sends_heartbeats() {

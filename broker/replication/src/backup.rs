@@ -455,6 +455,12 @@ impl Backup {
         }
     }
 
+    /// A checkpoint has come into force: the log begins with `first` now, and cannot be cut below `floor`.
+    pub fn handle_log_start(&mut self, first: Index, floor: Index) {
+        self.first = first;
+        self.floor = self.floor.max(floor);
+    }
+
     /// To be called every few milliseconds: a silent primary, a catch-up that stands still.
     pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<BackupOutput>) {
         let timeout = self.config.backup_timeout;

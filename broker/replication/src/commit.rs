@@ -87,6 +87,11 @@ impl Commit {
         self.durable.get(member).copied().unwrap_or_default()
     }
 
+    /// Every store that has acknowledged anything under this epoch, and how far.
+    pub fn known(&self) -> impl Iterator<Item = (&Member, Index)> {
+        self.durable.iter().map(|(member, index)| (member, *index))
+    }
+
     /// Every member that commits wait for, the primary included.
     pub fn counted(&self) -> impl Iterator<Item = &Member> {
         self.in_force.iter().chain(self.proposed.iter().flatten()).chain(&self.awaited)

@@ -1,6 +1,10 @@
 //! One client's connection: its task reads, lets the protocol machine make sense of it, hands commands to the core
-//! thread in batches, and writes what the core answers. Fullness goes both ways: while the core's inbox is full, or
-//! publishers must wait, the socket is not read; while the socket is full, the core gets to know and delivers no more.
+//! thread in batches, and writes what the core answers. Fullness goes both ways: while the core's inbox is full, the socket
+//! is not read; while the socket is full, the core gets to know and delivers no more.
+//!
+//! Where publishers must wait, a connection goes on being read until it publishes: acknowledgements and all else that stands
+//! before its first publish take effect, the publish and what stands behind it wait, and nothing more is read, so that what
+//! waits is bounded by one read. Deliveries to it go on. A connection that does not publish notices nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,7 +41,10 @@ pub(super) struct Connection {
     protocol: ServerConnection,
     /// Commands not handed over yet; the socket is not read meanwhile.
     commands: Vec<(understudy_core::ChannelId, Command)>,
-    publishes: bool,
+    /// Where among them the first publish is.
+    first_publish: Option<usize>,
+    /// It has ever published, or begun to: it is told when publishers must wait.
+    is_publisher: bool,
     outbox: Outbox,
     inbox: mpsc::UnboundedReceiver<Outgoing>,
     /// The core knows this connection.
@@ -64,7 +71,8 @@ impl Connection {
             id,
             protocol,
             commands: Vec::new(),
-            publishes: false,
+            first_publish: None,
+            is_publisher: false,
             outbox,
             inbox,
             registered: false,
@@ -82,21 +90,24 @@ impl Connection {
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         let mut outgoing = Vec::with_capacity(OUTBOX_BATCH);
         while !(self.protocol.is_closed() && self.protocol.output().is_empty()) {
-            self.show_flow(&flow);
+            let begun = self.has_begun_to_publish();
+            self.show_flow();
             let wake = self.protocol.poll_timeout().map(|at| self.amqp.started + at);
-            let may_send = !self.publishes || *flow.borrow() == Flow::Open;
+            let sendable = self.sendable();
             let has_commands = !self.commands.is_empty();
-            let may_read = !has_commands && !self.protocol.is_closed();
-            let (told, is_open) = (self.blocked, self.protocol.is_open());
+            let may_read = !has_commands && !begun && !self.protocol.is_closed();
+            let waits = self.blocked || begun || sendable < self.commands.len();
+            let may_wait = self.is_publisher && self.protocol.is_open();
             let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
             let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
             let output = self.protocol.output();
             let has_output = !output.is_empty();
             tokio::select! {
-                permit = clients.reserve(), if has_commands && may_send => {
+                permit = clients.reserve(), if sendable > 0 => {
                     let Ok(permit) = permit else { return self.end().await };
-                    self.publishes = false;
-                    permit.send(ClientEvent::Commands { id: self.id, commands: std::mem::take(&mut self.commands) });
+                    let commands = self.take_commands(sendable);
+                    permit.send(ClientEvent::Commands { id: self.id, commands });
+                    self.drain_events().await; // what stood behind a publish that had to wait
                 }
                 count = self.inbox.recv_many(&mut outgoing, OUTBOX_BATCH), if has_room => {
                     if count == 0 { return self.end().await }
@@ -120,13 +131,12 @@ impl Connection {
                 () = sleep_until(wake) => {
                     let now = self.now();
                     if !may_read {
-                        // It is this side that does not listen: the client's silence means nothing.
-                        self.protocol.handle_bytes(now, &mut BytesMut::new());
+                        self.protocol.handle_unread(now); // it is this side that does not listen
                     }
                     self.protocol.handle_timeout(now);
                     self.drain_events().await;
                 }
-                changed = flow_turns(&mut flow, told || !may_send), if told || !may_send || is_open => {
+                changed = flow_turns(&mut flow, waits), if waits || may_wait => {
                     if changed.is_err() { return self.end().await }
                 }
             }
@@ -139,10 +149,30 @@ impl Connection {
         self.amqp.started.elapsed()
     }
 
-    /// Tells a client that publishes are held for long, and when they are not any more.
-    fn show_flow(&mut self, flow: &watch::Receiver<Flow>) {
-        match &*flow.borrow() {
-            Flow::Blocked(reason) if !self.blocked && self.protocol.is_open() => {
+    fn publishers_must_wait(&self) -> bool {
+        *self.amqp.flow.borrow() != Flow::Open
+    }
+
+    /// How many of the commands may go to the core: while publishers must wait, those before the first publish.
+    fn sendable(&self) -> usize {
+        match self.first_publish {
+            Some(before) if self.publishers_must_wait() => before,
+            _ => self.commands.len(),
+        }
+    }
+
+    /// Publishers must wait for long, and part of a message has been read: the rest of it, which may be large, stays in the
+    /// socket.
+    fn has_begun_to_publish(&mut self) -> bool {
+        let begun = matches!(&*self.amqp.flow.borrow(), Flow::Blocked(_)) && self.protocol.assembling_bytes() > 0;
+        self.is_publisher |= begun;
+        begun
+    }
+
+    /// Tells a publisher that publishes are held for long, and when they are not any more.
+    fn show_flow(&mut self) {
+        match &*self.amqp.flow.borrow() {
+            Flow::Blocked(reason) if !self.blocked && self.is_publisher && self.protocol.is_open() => {
                 self.protocol.block(reason);
                 self.blocked = true;
             }
@@ -154,15 +184,20 @@ impl Connection {
         }
     }
 
+    /// What has been read, up to a publish that must wait. What stands behind it, a close included, stays where it is: else
+    /// whoever publishes and closes at once would never have to wait.
     async fn drain_events(&mut self) {
-        while let Some(event) = self.protocol.poll_event() {
+        while !(self.first_publish.is_some() && self.publishers_must_wait())
+            && let Some(event) = self.protocol.poll_event()
+        {
             match event {
                 Event::Authenticate { mechanism, response, .. } => self.authenticate(&mechanism, response).await,
                 Event::Open { virtual_host } => self.open(&virtual_host).await,
                 Event::ChannelOpen(channel) => self.push(channel, Command::ChannelOpen),
                 Event::ChannelClose(channel) => self.push(channel, Command::ChannelClose),
                 Event::Publish(channel, publish) => {
-                    self.publishes = true;
+                    self.is_publisher = true;
+                    self.first_publish.get_or_insert(self.commands.len());
                     self.push(channel, convert::publish(publish));
                 }
                 Event::Method(channel, method) => {
@@ -194,11 +229,21 @@ impl Connection {
         self.commands.push((understudy_core::ChannelId(channel.0), command));
     }
 
+    /// The first `count` of the commands.
+    fn take_commands(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
+        if count >= self.commands.len() {
+            self.first_publish = None;
+            return std::mem::take(&mut self.commands);
+        }
+        let rest = self.commands.split_off(count);
+        self.first_publish = self.first_publish.and_then(|at| at.checked_sub(count));
+        std::mem::replace(&mut self.commands, rest)
+    }
+
     /// What has been read goes to the core before something that must come after it.
     async fn hand_over(&mut self) {
         if !self.commands.is_empty() {
-            self.publishes = false;
-            let commands = std::mem::take(&mut self.commands);
+            let commands = self.take_commands(usize::MAX);
             _ = self.amqp.clients.send(ClientEvent::Commands { id: self.id, commands }).await;
         }
     }
@@ -266,7 +311,7 @@ impl Connection {
             Outgoing::Force(reason) => {
                 self.registered = false; // the core has forgotten it
                 self.commands.clear();
-                self.publishes = false;
+                self.first_publish = None;
                 self.protocol.close_connection(now, ReplyCode::ConnectionForced, &reason, MethodId::NONE);
             }
         }
@@ -300,7 +345,11 @@ impl Connection {
 
     async fn end(&mut self) {
         if self.registered {
-            self.hand_over().await; // acknowledgements that were read count, though nothing can be written any more
+            // Acknowledgements that were read count, though nothing can be written any more; publishes that had to wait do not.
+            let commands = self.take_commands(self.sendable());
+            if !commands.is_empty() {
+                _ = self.amqp.clients.send(ClientEvent::Commands { id: self.id, commands }).await;
+            }
         }
         self.deregister().await;
         if !std::mem::replace(&mut self.ended, true) {
@@ -316,8 +365,8 @@ async fn read_some<R: AsyncRead + Unpin>(from: &mut R, buffer: &mut BytesMut, wa
     from.read_buf(buffer).await
 }
 
-/// Whatever change there is to one that waits for it; to others only that publishes are held for long: whoever has published
-/// just before wonders where the confirm is.
+/// Whatever change there is to one that waits for it; to other publishers only that publishes are held for long: whoever has
+/// published just before wonders where the confirm is.
 async fn flow_turns(flow: &mut watch::Receiver<Flow>, waits: bool) -> Result<(), watch::error::RecvError> {
     if waits {
         return flow.changed().await;

@@ -162,14 +162,17 @@ impl Node {
                 BackupOutput::PersistEpoch(epoch) => self.journal.order(Order::PersistEpoch(epoch)),
                 BackupOutput::Truncate(after) => {
                     tracing::info!(%after, "cutting a tail that the primary does not have");
+                    self.recorded_sets.cut_after(after);
                     self.journal.order(Order::Truncate(after));
                 }
                 BackupOutput::Append(session, frames) => {
                     self.note_sets(&frames);
+                    self.checkpoints.note_written(frames.iter().map(understudy_record::Frame::len).sum());
                     self.journal.order(Order::Append(Writer::Backup(session), frames));
                 }
                 BackupOutput::Barrier(session) => self.journal.order(Order::Barrier(Writer::Backup(session))),
                 BackupOutput::BeginBase => {
+                    self.give_up_checkpoint();
                     self.core = understudy_core::Core::new(self.config.seed);
                     self.journal.order(Order::BeginBase);
                 }
@@ -189,7 +192,7 @@ impl Node {
                         }
                     }
                 }
-                BackupOutput::Acknowledge(ack) => role.say(ToPrimary::Acknowledge(ack)),
+                BackupOutput::Acknowledge(ack) => role.say(ToPrimary::Acknowledge(ack, self.alarms)),
                 BackupOutput::CaughtUp(floor) => {
                     tracing::info!(%floor, "caught up");
                     role.say(ToPrimary::CaughtUp(floor));

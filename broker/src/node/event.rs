@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use tokio::sync::{mpsc, oneshot};
 use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
 use understudy_election::{Lease, Version};
-use understudy_record::{Epoch, Frame, Index, QueueId, ReplicaName};
+use understudy_record::{Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
+use super::{CheckpointEvent, Installed};
 use crate::journal_thread::Writer;
 use crate::recovery::Recovered;
+use crate::resources::Alarms;
 
 #[derive(Debug)]
 pub(crate) enum ClientEvent {
@@ -63,6 +65,11 @@ pub(crate) enum Event {
     Upstream(u64, UpstreamEvent),
     Lease(LeaseEvent),
     Control(ControlEvent),
+    /// What this replica runs short of has changed.
+    Alarms(Alarms),
+    Checkpoint(CheckpointEvent),
+    /// Messages that were read back for a queue; `None` for one that the log does not have.
+    Loaded(QueueId, Result<Vec<(Index, Option<Message>)>, String>),
 }
 
 #[derive(Debug)]
@@ -70,6 +77,7 @@ pub(crate) enum JournalEvent {
     Durable(Writer, Index),
     BaseCompleted(Session),
     Rebuilt(Box<Recovered>),
+    Installed(Box<Installed>),
     Failed(String),
 }
 
@@ -79,6 +87,8 @@ pub(crate) enum FollowerEvent {
     /// Its first word. Dropping the sender ends the stream.
     Hello(Box<Hello>, mpsc::UnboundedSender<PrimaryMessage>),
     Acknowledge(Acknowledge),
+    /// What the follower runs short of has changed.
+    Alarms(Alarms),
     CaughtUp(Index),
     Leaving(String),
     LogRead {
@@ -114,10 +124,15 @@ pub(crate) struct BacklogReply {
 #[derive(Debug)]
 pub(crate) enum ToPrimary {
     Hello(Box<Hello>),
-    Acknowledge(Acknowledge),
+    /// With what this replica runs short of.
+    Acknowledge(Acknowledge, Alarms),
     CaughtUp(Index),
     Leaving(String),
-    Fetch { epoch: Epoch, sync_id: SyncId, queue: QueueId },
+    Fetch {
+        epoch: Epoch,
+        sync_id: SyncId,
+        queue: QueueId,
+    },
 }
 
 /// From the connection to the primary, on a backup. The number is the connection's.

@@ -5,6 +5,7 @@
 //! turns records into frames once and hands the same frames to the journal and to the followers.
 
 mod backup;
+mod checkpoint;
 mod clients;
 mod event;
 mod primary;
@@ -19,21 +20,25 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use understudy_core::{ConnectionId, Core, Outputs};
 use understudy_election::{Lease, Version};
-use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
+use understudy_record::{Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
+pub(crate) use checkpoint::{CheckpointEvent, Installed};
 pub(crate) use clients::cost as effect_cost;
 pub(crate) use event::{
     BacklogReply, BacklogRequest, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent, LeaseEvent, Outbox,
     Outgoing, ToPrimary, UpstreamEvent,
 };
-pub(crate) use status::{Door, Flow, NodeStatus, RoleStatus, Shared};
+pub(crate) use status::{CheckpointCounts, Door, Flow, NodeStatus, RoleStatus, Shared};
 
+use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::Config;
 use crate::journal_thread::{JournalHandle, Order, Writer};
 use crate::lease_requests::LeaseRequests;
 use crate::peers::{LogReads, Upstream};
+use crate::recorded_sets::RecordedSets;
 use crate::recovery::Recovered;
+use crate::resources::Alarms;
 
 /// How often the loop looks at its clocks when nothing happens.
 const TICK: Duration = Duration::from_millis(20);
@@ -73,14 +78,18 @@ pub(crate) struct Node {
     clients: HashMap<ConnectionId, clients::Client>,
     /// The newest Lease seen.
     lease: Option<(Lease, Version)>,
-    /// The in-sync set that the log last put into force (rule 7).
-    recorded_set: Vec<Member>,
+    recorded_sets: RecordedSets,
+    checkpoints: checkpoint::Checkpoints,
+    /// What this replica runs short of.
+    alarms: Alarms,
     shared: Arc<Shared>,
     /// Since when this process has been on its way out.
     leaving: Option<Duration>,
     ended: bool,
     /// The last step ended with messages that could be handed out at once.
     more_to_deliver: bool,
+    /// The last step ended with bodies that could leave memory at once.
+    more_to_evict: bool,
     now: Duration,
     /// Milliseconds since the start at the last turn of the loop; liveness is that this moves.
     heartbeat: Arc<AtomicU64>,
@@ -92,6 +101,9 @@ pub(crate) struct NodeParts {
     pub(crate) me: Identity,
     pub(crate) started: Instant,
     pub(crate) journal: JournalHandle,
+    pub(crate) checkpoints: CheckpointHandle,
+    /// Of the log as it was found.
+    pub(crate) log_bytes: u64,
     pub(crate) upstream: Upstream,
     pub(crate) log_reads: LogReads,
     pub(crate) lease_requests: LeaseRequests,
@@ -101,6 +113,7 @@ pub(crate) struct NodeParts {
 
 impl Node {
     pub(crate) fn new(parts: NodeParts, recovered: Recovered) -> Self {
+        let interval = parts.config.checkpoint_bytes;
         let mut node = Self {
             config: parts.config,
             me: parts.me,
@@ -115,11 +128,14 @@ impl Node {
             lease_requests: parts.lease_requests,
             clients: HashMap::new(),
             lease: None,
-            recorded_set: Vec::new(),
+            recorded_sets: RecordedSets::default(),
+            checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
+            alarms: Alarms::default(),
             shared: parts.shared,
             leaving: None,
             ended: false,
             more_to_deliver: false,
+            more_to_evict: false,
             now: Duration::ZERO,
             heartbeat: parts.heartbeat,
         };
@@ -141,7 +157,7 @@ impl Node {
                 _ = tick.tick() => ticked = true,
                 count = events.recv_many(&mut event_batch, EVENT_BATCH) => if count == 0 { break },
                 count = clients.recv_many(&mut client_batch, CLIENT_BATCH) => if count == 0 { break },
-                () = std::future::ready(()), if self.more_to_deliver => {}
+                () = std::future::ready(()), if self.has_work() => {}
             }
             // Whatever has come is heard before a clock is looked at: after a pause of this process itself, peers that
             // spoke meanwhile are not silent.
@@ -181,6 +197,10 @@ impl Node {
                 _ = reply.send(self.hand_over(epoch, to));
             }
             Event::Control(ControlEvent::Shutdown) => self.leave(),
+            // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
+            Event::Alarms(alarms) => self.alarms = alarms,
+            Event::Checkpoint(event) => self.handle_checkpoint(event),
+            Event::Loaded(queue, messages) => self.handle_loaded(queue, messages),
         }
     }
 
@@ -202,13 +222,31 @@ impl Node {
                 Ok(())
             }),
             JournalEvent::Rebuilt(recovered) => self.become_backup(*recovered),
-            JournalEvent::Failed(reason) => {
-                tracing::error!("{reason}");
-                self.shared.set_failure(reason);
-                self.close_clients("the broker's journal failed");
-                self.ended = true;
-            }
+            JournalEvent::Installed(installed) => self.handle_installed(*installed),
+            JournalEvent::Failed(reason) => self.end_role(reason),
         }
+    }
+
+    /// The disk does not do what it must: nothing is acknowledged any more, and another replica takes over.
+    fn end_role(&mut self, reason: String) {
+        tracing::error!("{reason}");
+        self.shared.set_failure(reason);
+        self.close_clients("the broker's journal failed");
+        self.ended = true;
+    }
+
+    /// Messages that were read back. One that a queue holds and the log does not have is damage that no checksum tells.
+    fn handle_loaded(&mut self, queue: QueueId, messages: Result<Vec<(Index, Option<Message>)>, String>) {
+        let messages = match messages {
+            Ok(messages) => messages,
+            Err(reason) => return self.end_role(format!("messages cannot be read back: {reason}")),
+        };
+        let missing = messages.iter().find(|(index, message)| message.is_none() && self.core.holds(queue, *index));
+        if let Some((index, _)) = missing {
+            return self.end_role(format!("message {index} of queue {queue} is not in the log: the log is damaged"));
+        }
+        let there = messages.into_iter().filter_map(|(index, message)| Some((index, message?))).collect();
+        self.core.handle_loaded(queue, there, &mut self.out);
     }
 
     /// The Lease as it is now seen: this process may be the primary, or no longer, or have another to follow.
@@ -256,6 +294,7 @@ impl Node {
     fn settle(&mut self) {
         self.more_to_deliver = self.is_primary() && self.core.deliver(&mut self.out);
         loop {
+            self.order_loads();
             self.write_records();
             if !self.carry_out_primary() {
                 break;
@@ -265,6 +304,23 @@ impl Node {
         }
         self.poll_keeper();
         self.dispatch_effects();
+        self.order_loads();
+        if let Role::Primary(role) = &self.role {
+            self.more_to_evict = self.core.evict(role.primary.own_durable(), self.config.memory_budget);
+        }
+        self.drive_checkpoint();
+    }
+
+    /// Something could be done at once, without anything happening.
+    fn has_work(&self) -> bool {
+        self.is_primary() && (self.more_to_deliver || self.more_to_evict) || self.checkpoints.wants_slice()
+    }
+
+    /// Messages that queues want back are read beside this thread.
+    fn order_loads(&mut self) {
+        for load in self.out.loads.drain(..) {
+            self.log_reads.load(load);
+        }
     }
 
     fn is_primary(&self) -> bool {
@@ -292,6 +348,7 @@ impl Node {
                 Frame::record(Position { epoch, index }, committed, &record, arena)
             })
             .collect();
+        self.checkpoints.note_written(frames.iter().map(Frame::len).sum());
         self.journal.order(Order::Append(Writer::Primary(epoch), frames.clone()));
         role.primary.handle_appended(self.now, &frames, &mut role.outputs);
         self.note_sets(&frames);
@@ -330,11 +387,11 @@ impl Node {
             replicated_only: self.config.replicated_only(),
             backup_timeout: self.config.backup_timeout,
         };
-        let Recovered { core, log, recorded_set } = recovered;
+        let Recovered { core, log, recorded_sets } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");
         let backup = Backup::new(self.now, config, log);
         self.core = core;
-        self.recorded_set = recorded_set;
+        self.recorded_sets = recorded_sets;
         self.out = Outputs::default();
         self.role = Role::Backup(Box::new(backup::BackupRole::new(backup)));
         self.follow_lease();
@@ -344,6 +401,7 @@ impl Node {
     /// Gives up what ran ahead of the commit: the state is read from the journal again.
     fn recover(&mut self) {
         self.upstream.close();
+        self.give_up_checkpoint();
         self.role = Role::Recovering;
         self.core = Core::new(0);
         self.out = Outputs::default();
@@ -353,9 +411,7 @@ impl Node {
 
     /// What the frames say of the set, for a recovery without a Lease (rule 7).
     fn note_sets(&mut self, frames: &[Frame]) {
-        for set in frames.iter().filter_map(Frame::in_sync_set) {
-            self.recorded_set = set;
-        }
+        frames.iter().for_each(|frame| self.recorded_sets.note(frame));
     }
 
     fn apply(&mut self, frames: &[Frame]) -> Result<(), String> {

@@ -3,15 +3,17 @@
 use std::collections::{BTreeSet, HashMap};
 
 use bytes::BytesMut;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use understudy_election::{Lease, Version};
-use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Record, ReplicaName};
+use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, Record, ReplicaName};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
     StreamId, SyncId,
 };
 
 use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role};
+use crate::peers::ChunkToSend;
+use crate::resources::Alarms;
 
 /// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
 const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
@@ -27,6 +29,8 @@ pub(super) struct PrimaryRole {
     pub(super) outputs: Vec<PrimaryOutput>,
     /// Each follower's stream; dropping the sender ends it.
     streams: HashMap<StreamId, mpsc::UnboundedSender<PrimaryMessage>>,
+    /// What each follower that has a stream runs short of.
+    alarms: HashMap<StreamId, (Identity, Alarms)>,
     /// The catch-ups under way: whose, and from which sync point.
     syncs: HashMap<SyncId, (StreamId, Index)>,
     pub(super) since: std::time::Duration,
@@ -40,6 +44,31 @@ pub(super) struct PrimaryRole {
 }
 
 impl PrimaryRole {
+    fn handle_alarms(&mut self, stream: StreamId, alarms: Alarms) {
+        let Some((follower, known)) = self.alarms.get_mut(&stream) else { return };
+        *known = alarms;
+        let texts = alarms.describe(follower.name.as_str());
+        if texts.is_empty() {
+            tracing::info!("{} has room again", follower.name);
+        } else {
+            tracing::warn!("a backup's alarm: {}", texts.join("; "));
+        }
+    }
+
+    /// What the members of the set run short of, this replica (`own`) first. A backup that has left, or whose stream has
+    /// ended, has nothing to say any more.
+    fn shortages(&mut self, me: &Identity, own: Alarms, with_process: bool) -> Vec<String> {
+        self.alarms.retain(|stream, _| self.streams.contains_key(stream));
+        let in_force = self.primary.in_force();
+        let mut texts = own.describe(me.name.as_str());
+        for (follower, alarms) in self.alarms.values().filter(|(_, alarms)| alarms.any()) {
+            if in_force.contains(&follower.member(with_process)) {
+                texts.extend(alarms.describe(follower.name.as_str()));
+            }
+        }
+        texts
+    }
+
     fn complain(&mut self, trouble: String) {
         if self.trouble.as_ref() != Some(&trouble) {
             tracing::warn!("{trouble}");
@@ -88,6 +117,7 @@ impl Node {
             keeper,
             outputs: Vec::new(),
             streams: HashMap::new(),
+            alarms: HashMap::new(),
             syncs: HashMap::new(),
             since: self.now,
             isolated: false,
@@ -126,9 +156,11 @@ impl Node {
                 let live_messages = self.core.queues().into_iter().map(|(_, messages, _)| messages).sum();
                 tracing::info!(follower = %hello.follower, last = %hello.history.last(), clean = hello.clean, "follower");
                 role.streams.insert(stream, sender);
+                role.alarms.insert(stream, (hello.follower.clone(), Alarms::default()));
                 role.primary.handle_hello(now, stream, &hello, live_messages, out);
             }
             FollowerEvent::Acknowledge(ack) => role.primary.handle_acknowledge(now, stream, ack, out),
+            FollowerEvent::Alarms(alarms) => role.handle_alarms(stream, alarms),
             FollowerEvent::CaughtUp(floor) => {
                 role.primary.handle_caught_up(now, stream, floor, out);
                 self.end_syncs_of(stream);
@@ -140,7 +172,7 @@ impl Node {
             }
             FollowerEvent::LogRead { from, frames } => role.primary.handle_log_read(now, stream, from, frames, out),
             FollowerEvent::Backlog { request, reply } => {
-                _ = reply.send(self.backlog(request));
+                self.backlog(request, reply);
             }
             FollowerEvent::Closed => {
                 if role.streams.remove(&stream).is_some() {
@@ -255,7 +287,14 @@ impl Node {
         });
     }
 
-    fn backlog(&mut self, request: BacklogRequest) -> Result<BacklogReply, String> {
+    fn backlog(&mut self, request: BacklogRequest, reply: oneshot::Sender<Result<BacklogReply, String>>) {
+        match self.next_chunk(request) {
+            Ok(chunk) => self.log_reads.backlog(chunk, reply),
+            Err(reason) => _ = reply.send(Err(reason)),
+        }
+    }
+
+    fn next_chunk(&self, request: BacklogRequest) -> Result<ChunkToSend, String> {
         let Role::Primary(role) = &self.role else { return Err("no longer the primary".into()) };
         if request.epoch != role.primary.epoch() {
             return Err(format!("epoch {} is over: it is {} now", request.epoch, role.primary.epoch()));
@@ -265,16 +304,15 @@ impl Node {
         };
         let (bytes, messages) = (BACKLOG_CHUNK_BYTES, BACKLOG_CHUNK_MESSAGES);
         let chunk = self.core.backlog_chunk(request.queue, request.before, sync_point, bytes, messages);
-        let lowest = chunk.messages.last().and_then(|piece| match piece {
-            BasePiece::Message { index, .. } => Some(*index),
-            _ => None,
-        });
-        let position = understudy_record::Position { epoch: request.epoch, index: sync_point };
-        let committed = role.primary.committed();
-        let mut arena = BytesMut::new();
-        let frames = chunk.messages.iter().map(|piece| Frame::base(position, committed, piece, &mut arena)).collect();
-        let lowest = lowest.unwrap_or(request.before);
-        Ok(BacklogReply { as_of: self.core.last_index(), frames, lowest, done: chunk.done })
+        Ok(ChunkToSend {
+            queue: request.queue,
+            sync_point: Position { epoch: request.epoch, index: sync_point },
+            committed: role.primary.committed(),
+            as_of: self.core.last_index(),
+            lowest: chunk.messages.last().map_or(request.before, |oldest| oldest.index),
+            done: chunk.done,
+            messages: chunk.messages,
+        })
     }
 
     pub(super) fn show_lease_to_keeper(&mut self) {
@@ -392,10 +430,15 @@ impl Node {
 
     /// Tells the connections whether they may go on publishing.
     fn set_flow(&mut self) {
-        let Role::Primary(role) = &self.role else { return };
-        let flow = if role.primary.is_below_min_in_sync() {
+        let with_process = self.config.replicated_only();
+        let Role::Primary(role) = &mut self.role else { return };
+        let mut reasons = role.shortages(&self.me, self.alarms, with_process);
+        if role.primary.is_below_min_in_sync() {
             let have = role.primary.in_force().len();
-            Flow::Blocked(format!("{have} replicas in sync, minInSync is {}", self.config.min_in_sync))
+            reasons.insert(0, format!("{have} replicas in sync, minInSync is {}", self.config.min_in_sync));
+        }
+        let flow = if !reasons.is_empty() {
+            Flow::Blocked(reasons.join("; "))
         } else if role.primary.unsettled_bytes() > UNCOMMITTED_BYTES {
             Flow::Paused
         } else {

@@ -1,13 +1,16 @@
 //! What the core thread lets others see: a snapshot of itself, whether clients may publish, and where the primary is.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use understudy_journal::Progress;
 use understudy_record::{Epoch, Identity, Index, Position, ReplicaName};
 use understudy_replication::{CatchUpProgress, FollowerStatus};
 
 use super::{Node, Role};
+use crate::resources::{Alarms, Usage};
 
 /// Where a client's connection belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +46,8 @@ pub(crate) struct NodeStatus {
     /// The in-sync set: in force, or as the log last said.
     pub(crate) in_sync: Vec<understudy_record::Member>,
     pub(crate) journal_stalled_ms: u64,
+    /// What this replica runs short of.
+    pub(crate) alarms: Alarms,
     pub(crate) failure: Option<String>,
 }
 
@@ -58,12 +63,16 @@ pub(crate) enum RoleStatus {
     Primary {
         since: Duration,
         held: Option<String>,
+        /// Why publishers are blocked.
+        blocked: Option<String>,
         isolated: bool,
         followers: Vec<FollowerStatus>,
         connections: u64,
         queues: u64,
         ready: u64,
         unacknowledged: u64,
+        /// Of messages in memory.
+        resident_bytes: u64,
     },
     Ended,
 }
@@ -85,12 +94,34 @@ impl NodeStatus {
     }
 }
 
+/// Of checkpoints that came into force.
+#[derive(Debug, Default)]
+pub(crate) struct CheckpointCounts {
+    pub(crate) count: AtomicU64,
+    /// Of the files, in bytes.
+    pub(crate) bytes: AtomicU64,
+    /// Messages that were moved out of mostly dead segments, in bytes.
+    pub(crate) moved_bytes: AtomicU64,
+}
+
+impl CheckpointCounts {
+    pub(super) fn add(&self, bytes: u64, moved_bytes: u64) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
+    }
+}
+
 /// The core thread writes, everybody reads.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) status: watch::Sender<NodeStatus>,
     pub(crate) flow: watch::Sender<Flow>,
     pub(crate) door: watch::Sender<Door>,
+    pub(crate) usage: watch::Sender<Usage>,
+    /// How far the reading of the log is.
+    pub(crate) recovery: Progress,
+    pub(crate) checkpoints: CheckpointCounts,
     failure: Mutex<Option<String>>,
 }
 
@@ -107,12 +138,16 @@ impl Shared {
             committed: zero.index,
             in_sync: Vec::new(),
             journal_stalled_ms: 0,
+            alarms: Alarms::default(),
             failure: None,
         };
         Self {
             status: watch::Sender::new(status),
             flow: watch::Sender::new(Flow::Open),
             door: watch::Sender::new(Door::Closed),
+            usage: watch::Sender::new(Usage::default()),
+            recovery: Progress::default(),
+            checkpoints: CheckpointCounts::default(),
             failure: Mutex::new(None),
         }
     }
@@ -172,9 +207,10 @@ impl Node {
             committed,
             in_sync: match &self.role {
                 Role::Primary(role) => role.primary.in_force().iter().cloned().collect(),
-                _ => self.recorded_set.clone(),
+                _ => self.recorded_sets.latest().to_vec(),
             },
             journal_stalled_ms: self.journal.stalled_ms(),
+            alarms: self.alarms,
             failure: self.shared.failure(),
         }
     }
@@ -196,12 +232,17 @@ impl Node {
                 RoleStatus::Primary {
                     since: role.since,
                     held: role.primary.hold().map(|hold| hold.to_string()),
+                    blocked: match &*self.shared.flow.borrow() {
+                        Flow::Blocked(reason) => Some(reason.clone()),
+                        Flow::Open | Flow::Paused => None,
+                    },
                     isolated: role.isolated,
                     followers: role.primary.followers().collect(),
                     connections: stats.connections as u64,
                     queues: stats.queues as u64,
                     ready: stats.messages_ready as u64,
                     unacknowledged: stats.messages_unacked as u64,
+                    resident_bytes: stats.resident_bytes,
                 }
             }
         }

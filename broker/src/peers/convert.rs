@@ -67,9 +67,13 @@ pub(super) fn frames(pieces: Vec<Bytes>) -> Result<Vec<Frame>, ConvertError> {
 
 pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::FollowerMessage {
     use wire::follower_message::Message;
+    let alarms = match &word {
+        ToPrimary::Acknowledge(_, alarms) if alarms.any() => Some((*alarms).into()),
+        _ => None,
+    };
     let message = match word {
         ToPrimary::Hello(hello) => Message::Hello(hello_to_wire(&hello, cluster)),
-        ToPrimary::Acknowledge(ack) => Message::Acknowledge(wire::Acknowledge {
+        ToPrimary::Acknowledge(ack, _) => Message::Acknowledge(wire::Acknowledge {
             epoch: ack.epoch.0,
             durable: ack.durable.0,
             received: ack.received.0,
@@ -79,7 +83,7 @@ pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::Follow
         ToPrimary::Leaving(reason) => Message::Leaving(wire::Leaving { reason }),
         ToPrimary::Fetch { .. } => panic!("a fetch is a call of its own, not a word on the stream"),
     };
-    wire::FollowerMessage { message: Some(message) }
+    wire::FollowerMessage { message: Some(message), alarms }
 }
 
 fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
@@ -222,6 +226,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         in_sync_epoch: status.last.epoch.0,
         journal_stalled_ms: status.journal_stalled_ms,
         message: status.failure.clone().unwrap_or_default(),
+        alarms: status.alarms.any().then(|| status.alarms.into()),
         ..wire::Status::default()
     };
     match &status.role {
@@ -240,10 +245,22 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
             });
             to.catch_up = catch_up.map(catch_up_to_wire);
         }
-        RoleStatus::Primary { since, held, isolated, followers, connections, queues, ready, unacknowledged } => {
+        RoleStatus::Primary {
+            since,
+            held,
+            blocked,
+            isolated,
+            followers,
+            connections,
+            queues,
+            ready,
+            unacknowledged,
+            resident_bytes: _,
+        } => {
             to.set_role(wire::Role::Primary);
             to.primary_for_ms = now.saturating_sub(*since).as_millis() as u64;
             to.confirms_held = held.clone().unwrap_or_default();
+            to.publishers_blocked = blocked.clone().unwrap_or_default();
             if *isolated {
                 to.message = "isolated: no client is served".into();
             }

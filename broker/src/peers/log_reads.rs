@@ -1,12 +1,16 @@
-//! Reads of the journal for followers that memory no longer serves. Each runs beside the core thread and answers by event.
+//! Reads of the journal beside the core thread: records for followers that memory no longer serves, messages that queues want
+//! back, and backlogs for replicas that start over.
 
+use bytes::BytesMut;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::oneshot;
+use understudy_core::{BacklogMessage, Load};
 use understudy_journal::LogReader;
-use understudy_record::Index;
+use understudy_record::{BasePiece, Frame, Index, Message, Position, QueueId};
 use understudy_replication::StreamId;
 
-use crate::node::{Event, FollowerEvent};
+use crate::node::{BacklogReply, Event, FollowerEvent};
 
 /// One read, in bytes: a follower far behind gets the log in pieces of this size.
 const READ_BYTES: usize = 1 << 20;
@@ -29,4 +33,65 @@ impl LogReads {
             _ = events.blocking_send(Event::Follower(stream, FollowerEvent::LogRead { from, frames }));
         });
     }
+
+    /// Answers with [`Event::Loaded`].
+    pub(crate) fn load(&self, load: Load) {
+        let (mut reader, events) = (self.reader.clone(), self.events.clone());
+        self.runtime.spawn_blocking(move || {
+            let messages = read_messages(&mut reader, &load.indexes);
+            _ = events.blocking_send(Event::Loaded(load.queue, messages));
+        });
+    }
+
+    /// Makes a backlog's pieces, with what is not in memory read from the log, and hands them over.
+    pub(crate) fn backlog(&self, chunk: ChunkToSend, reply: oneshot::Sender<Result<BacklogReply, String>>) {
+        let mut reader = self.reader.clone();
+        self.runtime.spawn_blocking(move || {
+            _ = reply.send(chunk.fill(&mut reader));
+        });
+    }
+}
+
+/// Part of a queue's backlog on its way to a follower.
+pub(crate) struct ChunkToSend {
+    pub(crate) queue: QueueId,
+    pub(crate) sync_point: Position,
+    pub(crate) committed: Index,
+    pub(crate) as_of: Index,
+    pub(crate) lowest: Index,
+    pub(crate) done: bool,
+    /// Newest first.
+    pub(crate) messages: Vec<BacklogMessage>,
+}
+
+impl ChunkToSend {
+    fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
+        let stored = self.messages.iter().rev().filter(|held| held.message.is_none()).map(|held| held.index);
+        let stored: Vec<Index> = stored.collect();
+        // Newest first, as they are used.
+        let mut read = read_messages(reader, &stored)?.into_iter().rev();
+        let mut arena = BytesMut::new();
+        let mut frames = Vec::with_capacity(self.messages.len());
+        for BacklogMessage { index, delivery_count, message, .. } in self.messages {
+            let message = match message {
+                Some(message) => (*message).clone(),
+                None => read.next().and_then(|(_, message)| message).ok_or_else(|| {
+                    format!("message {index} has left the log since it was counted: the catch-up begins anew")
+                })?,
+            };
+            let piece = BasePiece::Message { queue: self.queue, index, delivery_count, message };
+            frames.push(Frame::base(self.sync_point, self.committed, &piece, &mut arena));
+        }
+        Ok(BacklogReply { as_of: self.as_of, frames, lowest: self.lowest, done: self.done })
+    }
+}
+
+/// In the order of `indexes`, which ascend.
+fn read_messages(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<(Index, Option<Message>)>, String> {
+    let frames = reader.messages_if_there(indexes).map_err(|error| error.to_string())?;
+    let message = |(index, frame): (&Index, Option<Frame>)| {
+        let message = frame.map(|frame| frame.detached_message()).transpose();
+        message.map(|message| (*index, message.flatten())).map_err(|error| format!("message {index}: {error}"))
+    };
+    indexes.iter().zip(frames).map(message).collect()
 }

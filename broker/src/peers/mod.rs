@@ -11,7 +11,7 @@ mod upstream;
 
 pub(crate) use control::ControlService;
 pub(crate) use convert::status_to_wire;
-pub(crate) use log_reads::LogReads;
+pub(crate) use log_reads::{ChunkToSend, LogReads};
 pub(crate) use relay::relay;
 pub(crate) use replica::ReplicaService;
 pub(crate) use tls::{Tls, server_builder};

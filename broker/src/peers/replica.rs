@@ -15,6 +15,7 @@ use understudy_replication::{StreamId, SyncId};
 use super::convert;
 use crate::amqp::Amqp;
 use crate::node::{BacklogRequest, Door, Event, FollowerEvent};
+use crate::resources::Alarms;
 
 /// Backlog chunks on their way to one follower.
 const CHUNKS_IN_FLIGHT: usize = 4;
@@ -51,7 +52,7 @@ impl wire::replica_server::Replica for ReplicaService {
         request: Request<Streaming<wire::FollowerMessage>>,
     ) -> Result<Response<Self::FollowStream>, Status> {
         let mut words = request.into_inner();
-        let Some(wire::FollowerMessage { message: Some(wire::follower_message::Message::Hello(hello)) }) =
+        let Some(wire::FollowerMessage { message: Some(wire::follower_message::Message::Hello(hello)), .. }) =
             words.message().await?
         else {
             return Err(Status::invalid_argument("a follower's first word is its hello"));
@@ -62,8 +63,17 @@ impl wire::replica_server::Replica for ReplicaService {
         let events = self.events.clone();
         send(&events, stream, FollowerEvent::Hello(Box::new(hello), sender)).await?;
         tokio::spawn(async move {
+            let mut alarms = Alarms::default();
             while let Ok(Some(word)) = words.message().await {
                 use wire::follower_message::Message;
+                if let Some(Message::Acknowledge(_)) = &word.message {
+                    let said = word.alarms.map_or_else(Alarms::default, Alarms::from);
+                    if std::mem::replace(&mut alarms, said) != said
+                        && send(&events, stream, FollowerEvent::Alarms(said)).await.is_err()
+                    {
+                        return;
+                    }
+                }
                 let event = match word.message {
                     Some(Message::Acknowledge(ack)) => FollowerEvent::Acknowledge(convert::acknowledge(&ack)),
                     Some(Message::CaughtUp(caught_up)) => FollowerEvent::CaughtUp(Index(caught_up.floor)),

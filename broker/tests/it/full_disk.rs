@@ -1,72 +1,19 @@
 //! A disk that runs full: what could not be written is not confirmed, the broker gives up its role and says what to do, and
 //! with room again everything that was confirmed is there.
 //!
-//! The small disk is a file system in memory, mounted in a namespace of its own that ends with the test. Where a test may
-//! not make one (a container without the right), it says so and is skipped.
+//! Publishers would have to wait long before it is full: these brokers are told not to mind.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use understudy_protocol::ClientConfig;
 
-use crate::harness::{Broker, Client, Cluster, Places, Settings, drain_numbers, write_certificates};
-
-/// A mount namespace with a small disk at one directory; it lives as long as its first process.
-struct SmallDisk {
-    holder: Child,
-}
-
-impl SmallDisk {
-    /// `None`, with a printed reason, where that is not allowed.
-    fn mount(at: &Path, megabytes: u32) -> Option<Self> {
-        let script = format!(
-            "mount -t tmpfs -o size={megabytes}m tmpfs '{}' && echo mounted && exec sleep infinity",
-            at.display()
-        );
-        let mut unshare = Command::new("unshare");
-        unshare.args(["--mount", "--user", "--map-root-user", "sh", "-c", &script]);
-        let spawned = unshare.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        let Ok(mut holder) = spawned else {
-            eprintln!("skipped: no `unshare` to make a small disk with");
-            return None;
-        };
-        let mut line = String::new();
-        let output = holder.stdout.take().expect("it is piped");
-        _ = BufReader::new(output).read_line(&mut line);
-        let disk = Self { holder };
-        if line.trim() != "mounted" {
-            eprintln!("skipped: a small disk cannot be mounted here");
-            return None;
-        }
-        Some(disk)
-    }
-
-    /// What a command must be run through to see the disk.
-    fn enter(&self) -> Vec<String> {
-        let target = format!("--target={}", self.holder.id());
-        ["nsenter", &target, "--user", "--mount", "--preserve-credentials"].map(String::from).into()
-    }
-
-    fn resize(&self, at: &Path, megabytes: u32) {
-        let enter = self.enter();
-        let options = format!("remount,size={megabytes}m");
-        let status =
-            Command::new(&enter[0]).args(&enter[1..]).args(["mount", "-o", &options]).arg(at).status().unwrap();
-        assert!(status.success(), "the disk cannot be made larger");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        _ = self.holder.kill();
-        _ = self.holder.wait();
-    }
-}
+use crate::harness::{Broker, Client, Cluster, Places, Settings, SmallDisk, drain_numbers, write_certificates};
 
 /// What each message carries behind its number.
 const PADDING: usize = 8 << 10;
+
+/// No alarm before the disk is full.
+const REGARDLESS: &str = "--disk-free-watermark=0";
 
 #[test]
 fn a_full_disk_confirms_nothing_it_could_not_write_and_loses_nothing_it_confirmed() {
@@ -77,6 +24,7 @@ fn a_full_disk_confirms_nothing_it_could_not_write_and_loses_nothing_it_confirme
     std::fs::create_dir(&settings.data).unwrap();
     let Some(disk) = SmallDisk::mount(&settings.data, 8) else { return };
     settings.through = disk.enter();
+    settings.extra.push(REGARDLESS.into());
     let mut broker = settings.start();
     broker.await_ready();
     let mut client = Client::guest(broker.amqp());
@@ -133,6 +81,7 @@ fn a_full_disk_of_one_of_three_costs_that_replica_only() {
     std::fs::create_dir(&data).unwrap();
     let Some(disk) = SmallDisk::mount(&data, 8) else { return };
     cluster.brokers[small].settings.through = disk.enter();
+    cluster.brokers[small].settings.extra.push(REGARDLESS.into());
     cluster.brokers[small].restart();
     cluster.await_all_in_sync();
 

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's harness fails by panicking")]
 
+mod alarms;
 mod arrows;
 mod bad_clients;
 mod bad_surroundings;
@@ -16,3 +17,4 @@ mod full_disk;
 mod harness;
 mod min_in_sync;
 mod relay;
+mod storage;

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use understudy_crds::{Amount, BackupConnections, Durability, ValidatedCluster};
+use understudy_crds::{Amount, BackupConnections, DEFAULT_MEMORY_WATERMARK, Durability, ValidatedCluster};
 
 use crate::dereference::Observed;
 use crate::names::{
@@ -234,6 +234,13 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
         format!("--tls-dir={TLS_DIR}"),
         format!("--users-file={USERS_DIR}/users"),
     ];
+    // What is absent is the broker's to decide, by what its container grants it.
+    let numbers = [
+        ("memory-budget", cluster.memory_budget),
+        ("memory-watermark", Some(cluster.memory_watermark).filter(|p| *p != DEFAULT_MEMORY_WATERMARK).map(u64::from)),
+        ("disk-free-watermark", cluster.disk_free_watermark),
+    ];
+    arguments.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("--{name}={number}"))));
     match cluster.backup_connections {
         BackupConnections::Relay => {}
         BackupConnections::Refuse => arguments.push("--backup-connections=refuse".into()),

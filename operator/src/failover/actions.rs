@@ -16,7 +16,7 @@ use super::peer::{Address, Command};
 use super::roll::{self, RollPod, RollStep};
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
-use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot};
+use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
 
 impl Task {
     /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
@@ -185,6 +185,15 @@ impl Task {
                 tokio::time::timeout(SWAP_TIMEOUT * 2, status::write(&client, &namespace, &name, &status)).await;
             Done::StatusWritten(Box::new(status), flatten(written))
         });
+    }
+
+    /// An event when the first alarm comes, and when the last has gone.
+    pub(super) fn announce_alarms(&self, status: &BrokerClusterStatus) {
+        match status::alarms_turned(self.written.as_ref(), status) {
+            None => {}
+            Some(Turned::On { reason, message }) => self.announcer.warning(reason, "Block", message.to_owned()),
+            Some(Turned::Off { message }) => self.announcer.normal("AlarmOver", "Unblock", message.to_owned()),
+        }
     }
 
     /// When this status may be written; `None`: it is what is there already.

@@ -380,7 +380,10 @@ impl Task {
                 self.writing = false;
                 self.written_at = Some(now);
                 match result {
-                    Ok(()) => self.written = Some(*status),
+                    Ok(()) => {
+                        self.announce_alarms(&status);
+                        self.written = Some(*status);
+                    }
                     Err(error) => {
                         tracing::warn!(cluster = %self.cluster().name, error, "status");
                         self.write_after = now + CHANGES_EVERY;

@@ -1,15 +1,17 @@
-//! A primary with virtual clients, whose story is written down: `1/1 <` is what a client's channel sent to the core, `log`
-//! a record, `1/1 >` what the channel was told.
+//! A primary with virtual clients, whose story is written down: `log` is a record, `load` what the core wants to read back,
+//! `1/1 >` what a client's channel was told.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 
 use bytes::Bytes;
 use expect_test::Expect;
 use understudy_core::{
-    ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind, Outputs, Publish,
+    ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind, LOAD_BYTES, LOAD_MESSAGES,
+    Load, Outputs, Publish,
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
-use understudy_record::{Binding, Body, Destination, Index, Message, Record, ShortStr};
+use understudy_record::{BasePiece, Binding, Body, Destination, Epoch, Index, Message, Position, Record, ShortStr};
 
 pub(crate) struct Story {
     pub(crate) core: Core,
@@ -19,6 +21,35 @@ pub(crate) struct Story {
     open: Vec<(u64, u16)>,
     /// Each step commits and confirms at once.
     auto_commit: bool,
+    /// What was asked for and not answered.
+    loads: VecDeque<Load>,
+    /// Loads are answered at once, and not written down.
+    auto_load: bool,
+    store: Store,
+}
+
+/// What every message says, by its index: the log, to those who read it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Store(BTreeMap<Index, Message>);
+
+impl Store {
+    pub(crate) fn note(&mut self, index: Index, record: &Record) {
+        if let Record::Publish { message, .. } = record {
+            self.0.insert(index, message.clone());
+        }
+    }
+
+    pub(crate) fn read(&self, load: &Load) -> Vec<(Index, Message)> {
+        let bytes: usize = load.indexes.iter().map(|index| self.message(*index).body.len()).sum();
+        let bounded = bytes as u64 <= LOAD_BYTES || load.indexes.len() == 1;
+        assert!(bounded && load.indexes.len() <= LOAD_MESSAGES, "{} messages, {bytes} bytes", load.indexes.len());
+        assert!(load.indexes.is_sorted_by(|one, next| one < next), "{load:?}");
+        load.indexes.iter().map(|index| (*index, self.message(*index).clone())).collect()
+    }
+
+    pub(crate) fn message(&self, index: Index) -> &Message {
+        self.0.get(&index).unwrap_or_else(|| panic!("message {index} was never published"))
+    }
 }
 
 /// A story in which every record is committed and confirmed at the end of its step.
@@ -40,7 +71,48 @@ pub(crate) fn promoted(mut core: Core) -> Core {
 
 impl Story {
     pub(crate) fn with(core: Core) -> Self {
-        Self { core, log: Vec::new(), text: String::new(), open: Vec::new(), auto_commit: false }
+        let (log, text, open, loads) = (Vec::new(), String::new(), Vec::new(), VecDeque::new());
+        Self { core, log, text, open, auto_commit: false, loads, auto_load: true, store: Store::default() }
+    }
+
+    /// The story goes on with `core`, which has this one's log.
+    pub(crate) fn successor(&self, core: Core) -> Self {
+        Self { store: self.store.clone(), ..Self::with(core) }
+    }
+
+    /// A new primary to which all of this story's log is committed and whose messages are all stored; from here on each step
+    /// commits.
+    pub(crate) fn restarted(&self) -> Self {
+        let mut next = self.successor(promoted(self.replica()));
+        next.commit().skip();
+        Self { auto_commit: true, log: self.log.clone(), ..next }
+    }
+
+    /// What is read back stays away until [`Self::answer`].
+    pub(crate) fn hold_loads(&mut self) -> &mut Self {
+        self.auto_load = false;
+        self
+    }
+
+    /// Answers the load that has waited longest.
+    pub(crate) fn answer(&mut self) -> &mut Self {
+        let load = self.loads.pop_front().expect("something was asked for");
+        let mut out = Outputs::default();
+        self.core.handle_loaded(load.queue, self.store.read(&load), &mut out);
+        self.end_step(out)
+    }
+
+    /// Answers the load that was asked for last.
+    pub(crate) fn answer_last(&mut self) -> &mut Self {
+        self.loads.rotate_right(1);
+        self.answer()
+    }
+
+    /// Everything that may leave memory does.
+    pub(crate) fn evict(&mut self) -> &mut Self {
+        while self.core.evict(self.core.last_index(), 0) {}
+        self.core.assert_consistent();
+        self
     }
 
     /// A client that understands consumer cancel notifications, unless its number is 9.
@@ -107,6 +179,12 @@ impl Story {
             self.core.assert_consistent();
             let committed = Index(self.log.last().map_or(0, |(index, _)| index.0));
             self.write_down(std::mem::take(&mut out));
+            if self.auto_load && !self.loads.is_empty() {
+                for load in std::mem::take(&mut self.loads) {
+                    self.core.handle_loaded(load.queue, self.store.read(&load), &mut out);
+                }
+                continue;
+            }
             let last = self.core.last_index();
             if self.auto_commit && committed < last {
                 self.core.handle_committed(last, last, &mut out);
@@ -119,6 +197,7 @@ impl Story {
     fn write_down(&mut self, out: Outputs) {
         for (index, record) in out.records {
             writeln!(self.text, "log {index} {}", describe_record(&record)).unwrap();
+            self.store.note(index, &record);
             self.log.push((index, record));
         }
         for Effect { connection, channel, kind } in out.effects {
@@ -132,6 +211,14 @@ impl Story {
                 _ => {}
             }
             writeln!(self.text, "{connection}/{channel} > {}", describe_effect(&kind)).unwrap();
+        }
+        for load in out.loads {
+            if !self.auto_load {
+                writeln!(self.text, "load {} for #{}", list(&load.indexes), load.queue).unwrap();
+            }
+            let twice = self.loads.iter().any(|other| other.queue == load.queue);
+            assert!(!twice, "a second load for queue {} while one is on its way", load.queue);
+            self.loads.push_back(load);
         }
     }
 
@@ -158,6 +245,22 @@ impl Story {
         self.log.iter().for_each(|(index, record)| core.apply(*index, record).unwrap());
         core
     }
+}
+
+/// The core's whole state, messages by reference. It is a sync point of its own.
+pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
+    let start = BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
+    let mut pieces = vec![start];
+    pieces.extend(core.snapshot_topology());
+    pieces.push(BasePiece::TopologyEnd);
+    for (queue, ..) in core.queues() {
+        let chunk = core.held_chunk(queue, sync_point.next(), sync_point, usize::MAX);
+        assert!(chunk.done);
+        pieces.push(BasePiece::Held { queue, messages: chunk.messages });
+        pieces.push(BasePiece::QueueDone { queue });
+    }
+    pieces.push(BasePiece::End { floor: sync_point });
+    pieces
 }
 
 pub(crate) fn short(text: &str) -> ShortStr {

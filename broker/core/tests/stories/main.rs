@@ -9,6 +9,7 @@ mod confirms;
 mod consumers;
 mod errors;
 mod harness;
+mod memory;
 mod random;
 mod replicas;
 mod settling;

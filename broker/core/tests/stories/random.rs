@@ -1,11 +1,14 @@
 //! Histories nobody thought of. Whatever clients send, nothing panics, the books agree, and every replica ends in the same
-//! state: one that applied all records, and one that started over from a sync point in the middle of it.
+//! state: one that applied all records, one that started over from a sync point in the middle of it, and one that recovered
+//! from a checkpoint; whatever leaves memory meanwhile, and however late it is read back.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, EffectKind, Outputs};
+use understudy_core::{
+    BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, EffectKind, Load, Outputs,
+};
 use understudy_record::{BasePiece, Body, Epoch, Index, Position, QueueId, Record};
 
 use crate::harness::*;
@@ -24,6 +27,16 @@ enum Event {
     ReadBacklog(usize),
     ReceivePieces(usize),
     ReceiveRecords(usize),
+    /// So many messages too much are in memory; so many of the last records are not in the log yet.
+    Evict {
+        budget: u64,
+        unwritten: u64,
+    },
+    /// One of the loads that wait is answered: which, modulo their number.
+    Answer(usize),
+    /// A checkpoint begins, and takes so many messages at a time.
+    StartCheckpoint,
+    TakeSlice(usize),
 }
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -106,6 +119,10 @@ fn event() -> impl Strategy<Value = Event> {
         6 => (1..5_usize).prop_map(Event::ReadBacklog),
         6 => (1..5_usize).prop_map(Event::ReceivePieces),
         6 => (1..9_usize).prop_map(Event::ReceiveRecords),
+        8 => (0..12_u64, 0..4_u64).prop_map(|(budget, unwritten)| Event::Evict { budget, unwritten }),
+        12 => any::<usize>().prop_map(Event::Answer),
+        2 => Just(Event::StartCheckpoint),
+        8 => (1..5_usize).prop_map(Event::TakeSlice),
     ]
 }
 
@@ -132,18 +149,19 @@ impl Sync {
         Self { replica: Core::new(7), sync_point, to_read, pieces, records: VecDeque::new(), topology_received: false }
     }
 
-    fn read_backlog(&mut self, core: &Core, messages: usize) {
+    fn read_backlog(&mut self, core: &Core, store: &Store, messages: usize) {
         if self.to_read.is_empty() {
             return;
         }
         let (queue, before) = self.to_read.remove(0);
         let chunk = core.backlog_chunk(queue, before, self.sync_point, 6, messages);
-        let oldest = chunk.messages.iter().map(|piece| match piece {
-            BasePiece::Message { index, .. } => *index,
-            other => panic!("{other:?} in a backlog"),
-        });
-        let oldest = oldest.min().unwrap_or(before);
-        self.pieces.extend(chunk.messages);
+        let oldest = chunk.messages.last().map_or(before, |message| message.index);
+        for BacklogMessage { index, delivery_count, message, bytes } in chunk.messages {
+            let message = message.map_or_else(|| store.message(index).clone(), |message| (*message).clone());
+            assert_eq!(bytes as usize, message.body.len() + message.properties.len());
+            assert_eq!(message, *store.message(index));
+            self.pieces.push_back(BasePiece::Message { queue, index, delivery_count, message });
+        }
         if chunk.done {
             self.pieces.push_back(BasePiece::QueueDone { queue });
         } else {
@@ -168,9 +186,9 @@ impl Sync {
         }
     }
 
-    fn finish(mut self, core: &Core) -> Core {
+    fn finish(mut self, core: &Core, store: &Store) -> Core {
         while !self.to_read.is_empty() {
-            self.read_backlog(core, 3);
+            self.read_backlog(core, store, 3);
             self.receive_pieces(2);
             self.receive_records(1);
         }
@@ -181,10 +199,58 @@ impl Sync {
     }
 }
 
+/// A checkpoint being taken.
+struct Checkpoint {
+    sync_point: Index,
+    pieces: Vec<BasePiece>,
+    to_read: Vec<(QueueId, Index)>,
+    records: Vec<(Index, Record)>,
+}
+
+impl Checkpoint {
+    fn start(core: &mut Core) -> Self {
+        let Sync { sync_point, pieces, to_read, .. } = Sync::start(core);
+        Self { sync_point, pieces: pieces.into(), to_read, records: Vec::new() }
+    }
+
+    fn take_slice(&mut self, core: &Core, messages: usize) {
+        let Some((queue, before)) = self.to_read.pop() else { return };
+        let chunk = core.held_chunk(queue, before, self.sync_point, messages);
+        assert!(
+            chunk.messages.len() <= messages && chunk.messages.is_sorted_by(|newer, older| newer.index > older.index)
+        );
+        let oldest = chunk.messages.last().map_or(before, |message| message.index);
+        if !chunk.messages.is_empty() {
+            self.pieces.push(BasePiece::Held { queue, messages: chunk.messages });
+        }
+        match chunk.done {
+            true => self.pieces.push(BasePiece::QueueDone { queue }),
+            false => self.to_read.push((queue, oldest)),
+        }
+    }
+
+    /// What a restart makes of it: the checkpoint, then the log.
+    fn recover(mut self, core: &Core) -> Core {
+        while !self.to_read.is_empty() {
+            self.take_slice(core, 3);
+        }
+        let mut recovered = Core::new(9);
+        self.pieces.into_iter().for_each(|piece| recovered.apply_base(piece).unwrap());
+        recovered.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
+        recovered.assert_consistent();
+        self.records.iter().for_each(|(index, record)| recovered.apply(*index, record).unwrap());
+        recovered
+    }
+}
+
 struct World {
     core: Core,
     plain: Core,
     sync: Option<Sync>,
+    checkpoint: Option<Checkpoint>,
+    store: Store,
+    /// Asked for and not answered; one for each queue at most.
+    loads: Vec<Load>,
     committed: Index,
     published: u64,
     /// By body: each is unique.
@@ -200,6 +266,9 @@ impl World {
             core,
             plain: Core::new(2),
             sync: None,
+            checkpoint: None,
+            store: Store::default(),
+            loads: Vec::new(),
             committed: Index(0),
             published: 0,
             indexes: HashMap::new(),
@@ -245,10 +314,31 @@ impl World {
             }
             Event::ReadBacklog(messages) => {
                 if let Some(sync) = &mut self.sync {
-                    sync.read_backlog(&self.core, messages);
+                    sync.read_backlog(&self.core, &self.store, messages);
                 }
             }
             Event::ReceivePieces(count) => self.sync.iter_mut().for_each(|sync| sync.receive_pieces(count)),
+            Event::Evict { budget, unwritten } => {
+                let stored = Index(self.core.last_index().0.saturating_sub(unwritten));
+                while self.core.evict(stored, budget) {}
+            }
+            Event::Answer(which) if self.loads.is_empty() => _ = which,
+            Event::Answer(which) => {
+                let load = self.loads.swap_remove(which % self.loads.len());
+                let mut messages = self.store.read(&load);
+                messages.rotate_left(which % load.indexes.len());
+                self.core.handle_loaded(load.queue, messages, &mut out);
+            }
+            Event::StartCheckpoint => {
+                self.drain(std::mem::take(&mut out));
+                self.finish_checkpoint();
+                self.checkpoint = Some(Checkpoint::start(&mut self.core));
+            }
+            Event::TakeSlice(messages) => {
+                if let Some(checkpoint) = &mut self.checkpoint {
+                    checkpoint.take_slice(&self.core, messages);
+                }
+            }
             Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
         }
         self.drain(out);
@@ -258,11 +348,26 @@ impl World {
     fn drain(&mut self, out: Outputs) {
         self.story.extend(out.records.iter().map(|record| format!("{record:?}")));
         self.story.extend(out.effects.iter().map(|effect| format!("{effect:?}")));
+        self.story.extend(out.loads.iter().map(|load| format!("{load:?}")));
+        for load in out.loads {
+            assert!(
+                load.indexes.iter().all(|index| *index <= self.committed),
+                "{load:?}, committed {}",
+                self.committed
+            );
+            let twice = self.loads.iter().any(|other| other.queue == load.queue);
+            assert!(!twice, "{load:?} while another is on its way");
+            self.loads.push(load);
+        }
         for (index, record) in out.records {
             if let Record::Publish { message, .. } = &record {
                 self.indexes.insert(message.body.to_contiguous(), index);
             }
+            self.store.note(index, &record);
             self.plain.apply(index, &record).unwrap();
+            if let Some(checkpoint) = &mut self.checkpoint {
+                checkpoint.records.push((index, record.clone()));
+            }
             if let Some(sync) = &mut self.sync {
                 sync.records.push_back((index, record));
             }
@@ -276,6 +381,7 @@ impl World {
                 }
                 EffectKind::BasicDeliver { message, .. } | EffectKind::BasicGetOk { message, .. } => {
                     let index = self.indexes[&message.body.to_contiguous()];
+                    assert_eq!(*message, *self.store.message(index));
                     assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
                 }
                 _ => {}
@@ -283,10 +389,38 @@ impl World {
         }
     }
 
+    fn finish_checkpoint(&mut self) {
+        if let Some(checkpoint) = self.checkpoint.take() {
+            let sync_point = checkpoint.sync_point;
+            let recovered = checkpoint.recover(&self.core);
+            self.core.end_sync(sync_point);
+            let text = recovered.replicated_text();
+            assert_eq!(text, self.core.replicated_text(), "recovered from a checkpoint at {sync_point}");
+            assert_eq!(recovered.digest(), self.core.digest());
+            assert_eq!((recovered.resident_bytes(), recovered.resident_messages()), (0, 0), "all is stored");
+            recovered.assert_consistent();
+        }
+    }
+
+    /// Whoever waits for a message gets it.
+    fn settle_loads(&mut self) {
+        let last = self.core.last_index();
+        self.happen(Event::Commit(last.0 as usize));
+        self.happen(Event::EndStep);
+        for _ in 0..10_000 {
+            if self.loads.is_empty() {
+                return;
+            }
+            self.happen(Event::Answer(0));
+            self.happen(Event::EndStep);
+        }
+        panic!("loads without end");
+    }
+
     fn finish_sync(&mut self) {
         if let Some(sync) = self.sync.take() {
             let sync_point = sync.sync_point;
-            let replica = sync.finish(&self.core);
+            let replica = sync.finish(&self.core, &self.store);
             self.core.end_sync(sync_point);
             assert_eq!(
                 replica.replicated_text(),
@@ -299,13 +433,16 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn replicas_agree_whatever_clients_do(events in proptest::collection::vec(event(), 1..250)) {
         let mut world = World::new();
         events.into_iter().for_each(|event| world.happen(event));
         world.finish_sync();
+        world.finish_checkpoint();
+        world.settle_loads();
+        prop_assert_eq!(world.plain.resident_bytes(), 0);
         prop_assert_eq!(world.plain.replicated_text(), world.core.replicated_text());
         prop_assert_eq!(world.plain.digest(), world.core.digest());
         // When all clients are gone nothing is held back.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use expect_test::expect;
-use understudy_core::{ApplyError, BacklogChunk, Core, Outputs};
+use understudy_core::{ApplyError, BacklogChunk, BacklogMessage, Core, Outputs};
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, Position, QueueId, Record, ShortStr};
 
 use crate::harness::*;
@@ -13,6 +13,13 @@ fn position(index: Index) -> Position {
 
 fn start(sync_point: Index) -> BasePiece {
     BasePiece::Start { sync_point: position(sync_point), epochs: vec![], in_sync: vec![] }
+}
+
+/// Of a message that is in memory.
+fn piece(queue: QueueId, message: BacklogMessage) -> BasePiece {
+    let BacklogMessage { index, delivery_count, message, .. } = message;
+    let message = (*message.expect("nothing was evicted")).clone();
+    BasePiece::Message { queue, index, delivery_count, message }
 }
 
 fn publish_record(targets: &[u64]) -> Record {
@@ -45,7 +52,7 @@ fn a_new_primary_marks_all_it_has_as_redelivered_and_clears_exclusive_queues() {
     .assert_eq(&records.join("\n"));
     assert_eq!(core.replicated_text().matches("exclusive: true").count(), 0);
 
-    let mut new = Story::with(core);
+    let mut new = old.successor(core);
     new.commit().say(1, 1, [publish("a", "3"), declare("auto", "auto-delete"), declare("mine", "exclusive")]);
     new.commit().skip().say(1, 1, [consume("a", "c", "")]).expect(expect![[r#"
         1/1 > consume-ok c
@@ -59,7 +66,7 @@ fn a_new_primary_marks_all_it_has_as_redelivered_and_clears_exclusive_queues() {
 fn a_promoted_replica_waits_for_the_commit_of_what_it_inherited() {
     let mut old = uncommitted_story();
     old.say(1, 1, [declare("a", ""), publish("a", "1")]);
-    let mut new = Story::with(promoted(old.replica()));
+    let mut new = old.successor(promoted(old.replica()));
     new.say(1, 1, [consume("a", "c", "")]).expect(expect![[""]]);
     new.commit().expect(expect![[r#"
         committed 2, confirmable 2
@@ -168,11 +175,11 @@ fn catch_up_mixes_the_backlog_with_live_records() {
     let live = &story.log[sync_point.0 as usize..];
     live.iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
 
-    let BasePiece::Message { index: before, .. } = newest[2] else { panic!("a message") };
-    newest.into_iter().for_each(|piece| replica.apply_base(piece).unwrap());
+    let before = newest[2].index;
+    newest.into_iter().for_each(|message| replica.apply_base(piece(a, message)).unwrap());
     let BacklogChunk { messages, done } = story.core.backlog_chunk(a, before, sync_point, 1000, 100);
     assert!(done && messages.len() == 1, "two of the three were acknowledged meanwhile");
-    messages.into_iter().for_each(|piece| replica.apply_base(piece).unwrap());
+    messages.into_iter().for_each(|message| replica.apply_base(piece(a, message)).unwrap());
     replica.apply_base(BasePiece::QueueDone { queue: a }).unwrap();
 
     let BacklogChunk { messages, done } = story.core.backlog_chunk(b, sync_point.next(), sync_point, 1000, 100);
@@ -200,7 +207,7 @@ fn a_queue_deleted_during_catch_up_ignores_what_still_comes_for_it() {
     let chunk = story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100);
     story.say(1, 1, [delete("a", ""), declare("a", "")]);
     story.log[2..].iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
-    chunk.messages.into_iter().for_each(|piece| replica.apply_base(piece).unwrap());
+    chunk.messages.into_iter().for_each(|message| replica.apply_base(piece(queue, message)).unwrap());
     replica.apply_base(BasePiece::QueueDone { queue }).unwrap();
     replica.apply_base(BasePiece::End { floor: story.core.last_index() }).unwrap();
     assert!(story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100).done);
@@ -215,4 +222,21 @@ fn the_shell_s_own_records_take_their_place() {
     assert_eq!(core.append(Record::InSyncSet { members: vec![] }, &mut out), Index(1));
     assert_eq!(out.records, [(Index(1), Record::InSyncSet { members: vec![] })]);
     assert_eq!(core.last_index(), Index(1));
+}
+
+/// A catch-up and a checkpoint, or two catch-ups.
+#[test]
+fn two_readers_of_one_sync_point_see_the_same_delivery_counts() {
+    let mut story = story();
+    story.say(1, 1, [declare("a", ""), publish("a", "1"), consume("a", "c", "")]);
+    let sync_point = story.core.begin_sync();
+    assert_eq!(story.core.begin_sync(), sync_point);
+    story.say(1, 1, [nack(0, true, true)]);
+    let count =
+        |core: &Core| core.held_chunk(QueueId(Index(1)), sync_point.next(), sync_point, 10).messages[0].delivery_count;
+    assert_eq!(count(&story.core), 0);
+    story.core.end_sync(sync_point);
+    assert_eq!(count(&story.core), 0, "one still reads");
+    story.core.end_sync(sync_point);
+    assert_eq!(count(&story.core), 1);
 }

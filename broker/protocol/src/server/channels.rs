@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{Event, Fault, ServerConnection};
-use crate::content::{Assembly, ContentError, Publish, read_header};
+use crate::content::{Assembly, BodyLimits, ContentError, Publish, read_header};
 use crate::frame::{Frame, FrameKind, frame_at};
 use crate::ids::{ChannelId, MethodId};
 use crate::method::{self, Method, Sender, access, basic, channel};
@@ -17,6 +17,17 @@ pub(super) struct Channel {
     /// `channel.open`s that the caller has not answered yet. While there are any, commands still speak of an earlier
     /// channel of the same number, and are dropped.
     pub(super) unanswered: u32,
+    /// A content whose body is still being sent.
+    pub(super) sending: Option<Box<Sending>>,
+}
+
+/// A content on its way out, of which the caller gives the body piece by piece. Nothing else may stand between.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// Octets of body still to come, at least 1.
+    pub(super) left: u64,
+    /// What was to be said meanwhile, to be said after it. Each answers something that the peer sent.
+    pub(super) deferred: Vec<Method>,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +50,10 @@ impl Channel {
             _ => 0,
         }
     }
+
+    pub(super) fn is_amid_body(&self) -> bool {
+        matches!(&self.state, State::Open(assembly) if assembly.is_amid_body())
+    }
 }
 
 impl ServerConnection {
@@ -46,7 +61,6 @@ impl ServerConnection {
     /// whose frames are all there is taken at once, and `next` moved behind it.
     #[inline]
     pub(super) fn handle_channel_frame(&mut self, bytes: &Bytes, frame: Frame, next: &mut usize) -> Result<(), Fault> {
-        let max_size = self.config.max_message_bytes;
         match self.channels.get_mut(usize::from(frame.channel.0)).map(|channel| &mut channel.state) {
             Some(State::Open(assembly)) => {
                 if frame.kind == FrameKind::Method && assembly.is_idle() {
@@ -54,7 +68,15 @@ impl ServerConnection {
                 }
                 // No method began this content, so none is to blame.
                 let cause = if assembly.is_idle() { MethodId::NONE } else { basic::Publish::ID };
-                match assembly.take(bytes, frame, max_size) {
+                let limits = BodyLimits {
+                    max: self.config.max_message_bytes,
+                    whole: self.config.whole_body_bytes,
+                    part: self.config.part_bytes,
+                };
+                let mut parts = Vec::new();
+                let taken = assembly.take(bytes, frame, &limits, &mut parts);
+                self.events.extend(parts.into_iter().map(|part| Event::PublishPart(frame.channel, part)));
+                match taken {
                     Ok(None) => {}
                     Ok(Some(content)) => {
                         self.events.push_back(Event::Publish(frame.channel, Publish::from_content(content)));
@@ -92,14 +114,14 @@ impl ServerConnection {
             }
             Method::ChannelCloseOk(_) | Method::ChannelFlowOk(_) => Ok(()),
             Method::ChannelFlow(channel::Flow { active: true }) => {
-                self.output.push_method(frame.channel, &channel::FlowOk { active: true }.into());
+                self.say(frame.channel, &channel::FlowOk { active: true }.into());
                 Ok(())
             }
             Method::ChannelFlow(channel::Flow { active: false }) => {
                 Err(Fault::new(ReplyCode::NotImplemented, id, "active=false"))
             }
             Method::AccessRequest(_) => {
-                self.output.push_method(frame.channel, &access::RequestOk { ticket: 1 }.into());
+                self.say(frame.channel, &access::RequestOk { ticket: 1 }.into());
                 Ok(())
             }
             method if id.class == 10 => {
@@ -140,7 +162,7 @@ impl ServerConnection {
                 *next = header.end + 1;
                 Bytes::new()
             }
-            Some(body) if (body.end - body.start) as u64 == size => {
+            Some(body) if (body.end - body.start) as u64 == size && size <= self.config.whole_body_bytes => {
                 *next = body.end + 1;
                 bytes.slice(body.start..body.end)
             }
@@ -196,7 +218,7 @@ impl ServerConnection {
             Ok(channel::CloseOk::ID) => self.set_state(number, State::Free),
             Ok(channel::Close::ID) => {
                 *peer_closed = true;
-                self.output.push_method(number, &channel::CloseOk {}.into());
+                self.say(number, &channel::CloseOk {}.into());
             }
             // Having closed it too, the client owes us a close-ok, but some never send it.
             Ok(channel::Open::ID) if *peer_closed => self.begin_channel(number),
@@ -224,8 +246,17 @@ impl ServerConnection {
             class_id: cause.class,
             method_id: cause.method,
         };
-        self.output.push_method(channel, &close.into());
+        self.say(channel, &close.into());
         self.set_state(channel, State::Closing { peer_closed: false });
+    }
+
+    /// Says something on a channel: at once, or after the content that is being sent on it.
+    #[inline]
+    pub(super) fn say(&mut self, channel: ChannelId, method: &Method) {
+        match self.channels.get_mut(usize::from(channel.0)).and_then(|channel| channel.sending.as_mut()) {
+            Some(sending) => sending.deferred.push(method.clone()),
+            None => self.output.push_method(channel, method),
+        }
     }
 
     fn state(&mut self, channel: ChannelId) -> &mut State {

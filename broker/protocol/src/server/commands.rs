@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::channels::State;
+use super::channels::{Sending, State};
 use super::{Phase, ServerConnection};
 use crate::content::{ContentHead, DeliverRef, GetOkRef, ReturnRef};
 use crate::ids::{ChannelId, DeliveryTag, MethodId};
@@ -19,7 +19,7 @@ impl ServerConnection {
         let Some(left) = slot.unanswered.checked_sub(1) else { return };
         slot.unanswered = left;
         if left == 0 && matches!(slot.state, State::Open(_)) {
-            self.output.push_method(channel, &channel::OpenOk {}.into());
+            self.say(channel, &channel::OpenOk {}.into());
         }
     }
 
@@ -28,14 +28,14 @@ impl ServerConnection {
         let Some(slot) = self.channels.get_mut(usize::from(channel.0)) else { return };
         if matches!(slot.state, State::PeerClosing) {
             slot.state = State::Free;
-            self.output.push_method(channel, &channel::CloseOk {}.into());
+            self.say(channel, &channel::CloseOk {}.into());
         }
     }
 
     /// Any method without content. On channel 0 only `connection.update-secret-ok`.
     pub fn send_method(&mut self, channel: ChannelId, method: &Method) {
         if self.may_send(channel) || (channel == ChannelId::CONNECTION && self.phase == Phase::Open) {
-            self.output.push_method(channel, method);
+            self.say(channel, method);
         }
     }
 
@@ -57,17 +57,75 @@ impl ServerConnection {
         self.send_content(channel, message, message.properties, message.body)
     }
 
+    /// Begins a delivery whose body of `size` octets follows by [`Self::send_body`]; `message.body` is not looked at. What
+    /// is said on the channel before the body is complete goes out after it, and no other content may be begun on it.
+    /// `false`: the channel is not open, and there is nothing to follow.
+    ///
+    /// # Errors
+    /// As [`Self::send_deliver`].
+    pub fn begin_deliver(
+        &mut self,
+        channel: ChannelId,
+        message: &DeliverRef<'_>,
+        size: u64,
+    ) -> Result<bool, HeaderTooLarge> {
+        self.begin_content(channel, message, message.properties, size)
+    }
+
+    /// Begins a return, as [`Self::begin_deliver`] does a delivery.
+    ///
+    /// # Errors
+    /// As [`Self::send_deliver`].
+    pub fn begin_return(
+        &mut self,
+        channel: ChannelId,
+        message: &ReturnRef<'_>,
+        size: u64,
+    ) -> Result<bool, HeaderTooLarge> {
+        self.begin_content(channel, message, message.properties, size)
+    }
+
+    /// Begins the answer to a get, as [`Self::begin_deliver`] does a delivery.
+    ///
+    /// # Errors
+    /// As [`Self::send_deliver`].
+    pub fn begin_get_ok(
+        &mut self,
+        channel: ChannelId,
+        message: &GetOkRef<'_>,
+        size: u64,
+    ) -> Result<bool, HeaderTooLarge> {
+        self.begin_content(channel, message, message.properties, size)
+    }
+
+    /// The next piece of the body that was begun on this channel. It goes out even if the channel is being closed, since a
+    /// client that got its header awaits all of it; nothing happens once the connection is.
+    ///
+    /// # Panics
+    /// If it is more than was announced.
+    pub fn send_body(&mut self, channel: ChannelId, body: &Body) {
+        let frame_max = self.sent_frame_max();
+        let Some(slot) = self.channels.get_mut(usize::from(channel.0)) else { return };
+        let Some(sending) = &mut slot.sending else { return };
+        let (left, given) = (sending.left, body.len() as u64);
+        assert!(given <= left, "{given} octets of a body of which {left} were left");
+        sending.left -= given;
+        let deferred = if left == given { slot.sending.take().map(|sending| sending.deferred) } else { None };
+        self.output.push_body(channel, frame_max, body);
+        deferred.into_iter().flatten().for_each(|method| self.output.push_method(channel, &method));
+    }
+
     /// Confirms publishes: the one with this tag or, with `multiple`, all up to it.
     pub fn send_ack(&mut self, channel: ChannelId, delivery_tag: DeliveryTag, multiple: bool) {
         if self.may_send(channel) {
-            self.output.push_method(channel, &basic::Ack { delivery_tag, multiple }.into());
+            self.say(channel, &basic::Ack { delivery_tag, multiple }.into());
         }
     }
 
     /// Says that publishes were not taken.
     pub fn send_nack(&mut self, channel: ChannelId, delivery_tag: DeliveryTag, multiple: bool) {
         if self.may_send(channel) {
-            self.output.push_method(channel, &basic::Nack { delivery_tag, multiple, requeue: false }.into());
+            self.say(channel, &basic::Nack { delivery_tag, multiple, requeue: false }.into());
         }
     }
 
@@ -122,8 +180,37 @@ impl ServerConnection {
         if !self.may_send(channel) {
             return Ok(());
         }
-        let frame_max = if self.frame_max == 0 { u32::MAX } else { self.frame_max };
+        self.assert_not_sending(channel);
+        let frame_max = self.sent_frame_max();
         self.output.push_content(channel, frame_max, head, properties, body)
+    }
+
+    fn begin_content(
+        &mut self,
+        channel: ChannelId,
+        head: &impl ContentHead,
+        properties: &[u8],
+        size: u64,
+    ) -> Result<bool, HeaderTooLarge> {
+        if !self.may_send(channel) {
+            return Ok(false);
+        }
+        self.assert_not_sending(channel);
+        let frame_max = self.sent_frame_max();
+        self.output.push_content_head(channel, frame_max, head, properties, size)?;
+        let slot = self.channels.get_mut(usize::from(channel.0)).filter(|_| size > 0);
+        let Some(slot) = slot else { return Ok(false) };
+        slot.sending = Some(Box::new(Sending { left: size, deferred: Vec::new() }));
+        Ok(true)
+    }
+
+    fn assert_not_sending(&self, channel: ChannelId) {
+        let left = self.channels.get(usize::from(channel.0)).and_then(|slot| Some(slot.sending.as_ref()?.left));
+        debug_assert_eq!(left, None, "octets left of a content on channel {channel}, and another begun");
+    }
+
+    fn sent_frame_max(&self) -> u32 {
+        if self.frame_max == 0 { u32::MAX } else { self.frame_max }
     }
 
     #[inline]

@@ -203,6 +203,22 @@ impl Primary {
         self.log_first
     }
 
+    /// The first record that a follower, present or away for a moment, may still ask the log for.
+    pub fn retain_from(&self) -> Index {
+        let streams = self.followers.values().filter(|follower| !follower.awaits_base).map(|follower| follower.next);
+        let replaced = |member: &Member| {
+            let mut streams = self.followers.values();
+            streams.any(|other| other.member.name == member.name && other.member != *member)
+        };
+        let known = self.commit.known().filter(|(member, _)| **member != self.member && !replaced(member));
+        streams.chain(known.map(|(_, durable)| durable.next())).min().unwrap_or(Index(u64::MAX))
+    }
+
+    /// A checkpoint has come into force: the own journal begins with `first` now.
+    pub fn handle_log_start(&mut self, first: Index) {
+        self.log_first = first;
+    }
+
     pub fn own_durable(&self) -> Index {
         self.own_durable
     }

@@ -173,6 +173,18 @@ impl Client {
     }
 
     pub(crate) fn publish_to(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
+        self.put_publish(exchange, routing_key, body);
+        self.flush();
+    }
+
+    /// In one write, and nothing is waited for.
+    pub(crate) fn publish_and_close(&mut self, queue: &str, body: impl Into<Bytes>) {
+        self.put_publish("", queue, body);
+        self.connection.close(self.started.elapsed(), "done");
+        self.flush();
+    }
+
+    fn put_publish(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
         let body = Body::new(body.into());
         let properties = BasicProperties { delivery_mode: Some(2), ..Default::default() }.encode();
         let message = PublishRef {
@@ -185,7 +197,6 @@ impl Client {
         self.connection.publish(CHANNEL, &message).expect("small properties");
         self.published += 1;
         self.unconfirmed.insert(self.published);
-        self.flush();
     }
 
     pub(crate) fn unconfirmed(&self) -> &BTreeSet<u64> {
@@ -224,18 +235,26 @@ impl Client {
     }
 
     pub(crate) fn get(&mut self, queue: &str, no_ack: bool) -> Option<GotMessage> {
+        self.try_get(queue, no_ack).unwrap_or_else(|_| panic!("no answer to basic.get: {:?}", self.ended))
+    }
+
+    pub(crate) fn try_get(&mut self, queue: &str, no_ack: bool) -> Result<Option<GotMessage>, Refused> {
         self.connection.send_method(CHANNEL, &basic::Get { queue: short(queue), no_ack }.into());
         let got = self.take(|event| match event {
             ClientEvent::GotMessage(_, message) => Some(Some(message.clone())),
             ClientEvent::Method(_, Method::BasicGetEmpty(_)) => Some(None),
             _ => None,
         });
-        got.unwrap_or_else(|| panic!("no answer to basic.get: {:?}", self.ended))
+        got.ok_or_else(|| self.refusal())
     }
 
     pub(crate) fn consume(&mut self, queue: &str, prefetch: u16) -> Result<(), Refused> {
         self.call(basic::Qos { prefetch_count: prefetch, ..Default::default() })?;
         self.call(basic::Consume { queue: short(queue), ..Default::default() }).map(|_| ())
+    }
+
+    pub(crate) fn consume_without_ack(&mut self, queue: &str) -> Result<(), Refused> {
+        self.call(basic::Consume { queue: short(queue), no_ack: true, ..Default::default() }).map(|_| ())
     }
 
     pub(crate) fn next_delivery(&mut self, deadline: Instant) -> Option<Delivery> {
@@ -250,6 +269,28 @@ impl Client {
         self.flush();
     }
 
+    pub(crate) fn requeue(&mut self, tag: DeliveryTag) {
+        let nack = basic::Nack { delivery_tag: tag, multiple: false, requeue: true };
+        self.connection.send_method(CHANNEL, &nack.into());
+        self.flush();
+    }
+
+    /// How many messages there were.
+    pub(crate) fn purge(&mut self, queue: &str) -> Result<u32, Refused> {
+        self.call(queue::Purge { queue: short(queue), ..Default::default() }).map(|answer| match answer {
+            Method::QueuePurgeOk(ok) => ok.message_count,
+            other => panic!("queue.purge is answered by {}", other.name()),
+        })
+    }
+
+    /// How many messages there were.
+    pub(crate) fn delete(&mut self, queue: &str) -> Result<u32, Refused> {
+        self.call(queue::Delete { queue: short(queue), ..Default::default() }).map(|answer| match answer {
+            Method::QueueDeleteOk(ok) => ok.message_count,
+            other => panic!("queue.delete is answered by {}", other.name()),
+        })
+    }
+
     /// The reason, once `connection.blocked` has come.
     #[track_caller]
     pub(crate) fn await_blocked(&mut self) -> String {
@@ -258,6 +299,11 @@ impl Client {
             _ => None,
         });
         reason.expect("connection.blocked")
+    }
+
+    /// `connection.blocked` is among what has come.
+    pub(crate) fn has_been_blocked(&self) -> bool {
+        self.kept.iter().any(|event| matches!(event, ClientEvent::Blocked { .. }))
     }
 
     #[track_caller]

@@ -8,16 +8,18 @@ mod ledger;
 mod pki;
 mod ports;
 pub(crate) mod raw;
+mod small_disk;
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use broker::{Broker, Settings, Single, loopback};
-pub(crate) use client::{CHANNEL, Client, short};
+pub(crate) use client::{CHANNEL, Client, Refused, short};
 pub(crate) use cluster::Cluster;
 pub(crate) use ledger::{Consumer, Load, drain_numbers};
 pub(crate) use pki::write_certificates;
 pub(crate) use ports::free_ports;
+pub(crate) use small_disk::SmallDisk;
 
 /// Every wait ends within this, well or badly. Far above what anything here takes, for machines that are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,0 +1,164 @@
+//! What a queue reads back from the log, ahead of its consumers: batches in delivery order (what came back first, then what
+//! is above the cursor), asked for while enough is still in memory to hand out meanwhile.
+//!
+//! How far a queue has looked is remembered, so each message is passed over once: see [`Window`]. Who reads is not known
+//! here; see `load` for when a queue asks.
+
+use understudy_record::Index;
+
+use crate::entry::Entry;
+use crate::queue::Queue;
+use crate::{HEAD_BYTES, LOAD_BYTES, LOAD_MESSAGES, MAX_DELIVERIES_PER_STEP};
+
+/// A stretch of ready messages, from the next one to hand out: all of them are in memory or asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    /// The index of the last; 0: none.
+    pub(crate) to: u64,
+    bytes: u64,
+    messages: usize,
+}
+
+impl Window {
+    pub(crate) fn covers(&self, key: u64) -> bool {
+        key <= self.to
+    }
+
+    /// The message was handed out, or is gone.
+    pub(crate) fn leave(&mut self, key: u64, bytes: u32) {
+        if self.covers(key) {
+            self.bytes -= u64::from(bytes);
+            self.messages -= 1;
+        }
+    }
+
+    /// The message is ready again. If it is stored the queue must look anew.
+    pub(crate) fn come_back(&mut self, key: u64, bytes: u32, resident: bool) {
+        if !self.covers(key) {
+        } else if resident {
+            self.grow(self.to, bytes);
+        } else {
+            *self = Self::default();
+        }
+    }
+
+    /// Half a batch, so that the next is there before the last one is used up. More messages than one step hands out need
+    /// not lie there, however light they are.
+    fn is_enough_with(&self, next: Option<&Self>) -> bool {
+        let (bytes, messages) = next.map_or((0, 0), |next| (next.bytes, next.messages));
+        self.bytes + bytes >= HEAD_BYTES || self.messages + messages >= MAX_DELIVERIES_PER_STEP
+    }
+
+    fn grow(&mut self, to: u64, bytes: u32) {
+        self.to = to;
+        self.bytes += u64::from(bytes);
+        self.messages += 1;
+    }
+}
+
+/// Messages to be read back in one go.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) indexes: Vec<Index>,
+    pub(crate) bytes: u64,
+}
+
+impl Batch {
+    /// `false`: it is full. A message heavier than a batch is one by itself.
+    pub(crate) fn add(&mut self, index: Index, bytes: u32) -> bool {
+        let bytes = u64::from(bytes);
+        let fits = self.bytes + bytes <= LOAD_BYTES && self.indexes.len() < LOAD_MESSAGES;
+        if fits || self.indexes.is_empty() {
+            self.bytes += bytes;
+            self.indexes.push(index);
+            return true;
+        }
+        false
+    }
+}
+
+struct Look<'a> {
+    up_to: u64,
+    batch: Option<&'a mut Batch>,
+    passed: usize,
+    /// Messages passed since the first stored one was found.
+    passed_since_stored: Option<usize>,
+}
+
+impl Look<'_> {
+    fn passes(&mut self, key: u64, entry: &Entry, enough: bool) -> bool {
+        let ends = self.passed_since_stored.map_or(enough, |passed| passed >= LOAD_MESSAGES);
+        if key > self.up_to || ends {
+            return false;
+        }
+        if !entry.is_resident() {
+            let taken = self.batch.as_mut().is_some_and(|batch| batch.add(Index(key), entry.bytes()));
+            if !taken {
+                return false;
+            }
+            self.passed_since_stored.get_or_insert(0);
+        }
+        self.passed += 1;
+        self.passed_since_stored.iter_mut().for_each(|passed| *passed += 1);
+        true
+    }
+}
+
+impl Queue {
+    /// Nothing more need be read back now: everything is in memory, or enough of what comes next.
+    pub(crate) fn has_enough_ahead(&self) -> bool {
+        self.resident == self.entries.len() || self.sees_enough_ahead()
+    }
+
+    /// Nothing need be looked at to know what comes next.
+    pub(crate) fn sees_enough_ahead(&self) -> bool {
+        let seen = self.returned.last().is_none_or(|last| self.returned_ahead.covers(*last));
+        self.returned_ahead.is_enough_with(seen.then_some(&self.ahead))
+    }
+
+    /// Looks on, over what is in memory, until there is enough ahead or `up_to` is reached. Stored messages go into `batch`
+    /// until it is full; without one they end the look. Returns how many messages were passed.
+    pub(crate) fn look_ahead(&mut self, up_to: Index, batch: Option<&mut Batch>) -> usize {
+        let mut look = Look { up_to: up_to.0, batch, passed: 0, passed_since_stored: None };
+        for key in self.returned.range(self.returned_ahead.to + 1..) {
+            let Some(entry) = self.entries.get(*key) else { break };
+            if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None)) {
+                return look.passed;
+            }
+            self.returned_ahead.grow(*key, entry.bytes());
+        }
+        for (key, entry) in self.entries.iter_after(self.ahead.to.max(self.cursor)) {
+            if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead))) {
+                return look.passed;
+            }
+            self.ahead.grow(key, entry.bytes());
+        }
+        look.passed
+    }
+
+    /// To be looked at anew: what was ahead has left memory, or did not come.
+    pub(crate) fn forget_ahead(&mut self) {
+        (self.returned_ahead, self.ahead) = (Window::default(), Window::default());
+    }
+
+    /// It is stored, and somebody will ask for it.
+    pub(crate) fn is_wanted(&self, index: Index) -> bool {
+        self.is_ready(index) && self.entries.get(index.0).is_some_and(|entry| !entry.is_resident())
+    }
+
+    pub(crate) fn assert_ahead_consistent(&self) {
+        let whole = self.session.loading.is_some();
+        let returned = self.returned.iter().filter(|key| self.returned_ahead.covers(**key));
+        let returned = returned.filter_map(|key| self.entries.get(*key));
+        let above = self.entries.iter_after(self.cursor).filter(|(key, _)| self.ahead.covers(*key));
+        for (window, entries) in [
+            (&self.returned_ahead, returned.collect::<Vec<_>>()),
+            (&self.ahead, above.map(|(_, entry)| entry).collect::<Vec<_>>()),
+        ] {
+            let bytes: u64 = entries.iter().map(|entry| u64::from(entry.bytes())).sum();
+            assert_eq!((window.bytes, window.messages), (bytes, entries.len()), "ahead in queue {}", self.id);
+            let stored = entries.iter().any(|entry| !entry.is_resident());
+            assert!(whole || !stored, "queue {} takes a stored message for one in memory", self.id);
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Which messages live, by the word of a checkpoint, and in which segment each has to be.
+
+use std::collections::BTreeMap;
+
+use understudy_record::{FRAME_HEADER_BYTES, HeldMessage, Index};
+
+use super::Live;
+
+/// A set of indexes: 64 of them a word, so that a long backlog costs a few bits a message, and a lone message about as much
+/// as its entry in a broker's queue.
+#[derive(Debug, Default)]
+pub(super) struct IndexSet(BTreeMap<u64, u64>);
+
+impl IndexSet {
+    /// `false` if it was there.
+    fn insert(&mut self, index: Index) -> bool {
+        let word = self.0.entry(index.0 / 64).or_default();
+        let bit = 1 << (index.0 % 64);
+        let is_new = *word & bit == 0;
+        *word |= bit;
+        is_new
+    }
+
+    pub(super) fn contains(&self, index: Index) -> bool {
+        self.0.get(&(index.0 / 64)).is_some_and(|word| word & (1 << (index.0 % 64)) != 0)
+    }
+}
+
+/// The indexes that a segment answers for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Range {
+    pub(super) first: Index,
+    pub(super) last: Index,
+    /// Which of the segments.
+    pub(super) segment: usize,
+}
+
+/// Live messages, counted by segment.
+#[derive(Debug)]
+pub(super) struct Census {
+    pub(super) set: IndexSet,
+    /// Ascending by `first`; where several begin with the same index, the last has it.
+    ranges: Vec<Range>,
+    by_segment: Vec<Live>,
+    pub(super) messages: u64,
+    pub(super) message_bytes: u64,
+    pub(super) held: u64,
+    /// Messages that are in no range.
+    pub(super) homeless: u64,
+}
+
+impl Census {
+    pub(super) fn new(mut ranges: Vec<Range>, segments: usize) -> Self {
+        ranges.sort_by_key(|range| range.first);
+        Self {
+            set: IndexSet::default(),
+            ranges,
+            by_segment: vec![Live::default(); segments],
+            messages: 0,
+            message_bytes: 0,
+            held: 0,
+            homeless: 0,
+        }
+    }
+
+    pub(super) fn count(&mut self, message: &HeldMessage) {
+        self.held += 1;
+        if !self.set.insert(message.index) {
+            return;
+        }
+        self.messages += 1;
+        self.message_bytes += u64::from(message.bytes);
+        let after = self.ranges.partition_point(|range| range.first <= message.index);
+        let range = after.checked_sub(1).map(|at| self.ranges[at]).filter(|range| message.index <= range.last);
+        match range.and_then(|range| self.by_segment.get_mut(range.segment)) {
+            Some(live) => {
+                live.messages += 1;
+                live.bytes += u64::from(message.bytes) + FRAME_HEADER_BYTES as u64;
+            }
+            None => self.homeless += 1,
+        }
+    }
+
+    pub(super) fn of_segment(&self, segment: usize) -> Live {
+        self.by_segment.get(segment).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_counts_once_in_the_segment_that_answers_for_it() {
+        let range = |first, last, segment| Range { first: Index(first), last: Index(last), segment };
+        // Segments 1 and 2 begin with the same record: the first of them holds pieces of a base only.
+        let mut census = Census::new(vec![range(100, u64::MAX, 2), range(1, 60, 0), range(100, 99, 1)], 3);
+        for index in [60, 1, 60, 99, 61, 100, 1_000_000] {
+            census.count(&HeldMessage { index: Index(index), delivery_count: 0, bytes: 10 });
+        }
+        assert_eq!((census.held, census.messages, census.message_bytes, census.homeless), (7, 6, 60, 2));
+        let live = |messages| Live { messages, bytes: messages * (10 + FRAME_HEADER_BYTES as u64) };
+        assert_eq!([0, 1, 2].map(|segment| census.of_segment(segment)), [live(2), live(0), live(2)]);
+        assert!(census.set.contains(Index(1_000_000)) && !census.set.contains(Index(999_999)));
+    }
+}

@@ -1,0 +1,149 @@
+//! The thread that writes checkpoints and moves live messages, beside the core thread and the journal's. It is handed pieces
+//! of the state in turn, works at a bounded rate, so that the journal's own writes hardly notice, and reports once it is
+//! done. It decides nothing: when to begin, and when what it made comes into force, is the node's business.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::Sender;
+use understudy_journal::{CheckpointError, Checkpointer, Draft, Finished, Obsolete};
+use understudy_record::{BasePiece, Index};
+
+use crate::node::{CheckpointEvent, Event};
+
+/// Orders that may wait: a slice is a few thousand messages, so this is little memory, and enough to be busy all the time.
+const INBOX: usize = 8;
+
+/// What is written in one go before the pace is looked at, in bytes.
+const PACE_BYTES: u64 = 256 << 10;
+
+/// One checkpoint, counted by the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct CheckpointId(pub(crate) u64);
+
+#[derive(Debug)]
+pub(crate) enum CheckpointOrder {
+    Begin,
+    Pieces {
+        committed: Index,
+        pieces: Vec<BasePiece>,
+    },
+    Finish {
+        floor: Index,
+        retain_from: Index,
+    },
+    /// It does not come into force.
+    Discard(Box<Finished>),
+    Remove(Obsolete),
+}
+
+#[derive(Debug)]
+pub(crate) struct CheckpointHandle {
+    orders: mpsc::Sender<(CheckpointId, CheckpointOrder)>,
+    waiting: Arc<AtomicUsize>,
+    /// The latest that was given up.
+    given_up: Arc<AtomicU64>,
+}
+
+impl CheckpointHandle {
+    /// Starts the thread. `rate`: bytes a second that it writes at most.
+    pub(crate) fn start(maker: Checkpointer, rate: u64, events: Sender<Event>) -> std::io::Result<Self> {
+        let (orders, inbox) = mpsc::channel();
+        let (waiting, given_up) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
+        let pace = Pace { rate, unpaced: 0, since: Instant::now(), given_up: given_up.clone() };
+        let thread = CheckpointThread { maker, inbox, events, waiting: waiting.clone(), pace };
+        std::thread::Builder::new().name("checkpoint".into()).spawn(move || thread.run())?;
+        Ok(Self { orders, waiting, given_up })
+    }
+
+    /// Whether an order would be taken up soon. Who gives one without asking is patient.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) < INBOX
+    }
+
+    pub(crate) fn order(&self, id: CheckpointId, order: CheckpointOrder) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        _ = self.orders.send((id, order));
+    }
+
+    /// Work on it, and on those before it, ends soon, without a report.
+    pub(crate) fn give_up(&self, id: CheckpointId) {
+        self.given_up.fetch_max(id.0, Ordering::Relaxed);
+    }
+}
+
+struct CheckpointThread {
+    maker: Checkpointer,
+    inbox: mpsc::Receiver<(CheckpointId, CheckpointOrder)>,
+    events: Sender<Event>,
+    waiting: Arc<AtomicUsize>,
+    pace: Pace,
+}
+
+impl CheckpointThread {
+    fn run(self) {
+        let Self { maker, inbox, events, waiting, mut pace } = self;
+        let mut draft: Option<(CheckpointId, Draft<'_>)> = None;
+        while let Ok((id, order)) = inbox.recv() {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            let done = match order {
+                CheckpointOrder::Begin => maker.begin().map(|new| {
+                    draft = Some((id, new));
+                    None
+                }),
+                CheckpointOrder::Pieces { committed, pieces } => match &mut draft {
+                    Some((current, draft)) if *current == id => {
+                        draft.add(committed, &pieces, &mut |bytes| pace.keep(id, bytes)).map(|()| None)
+                    }
+                    _ => Ok(None),
+                },
+                CheckpointOrder::Finish { floor, retain_from } => match draft.take() {
+                    Some((current, draft)) if current == id => {
+                        draft.finish(floor, retain_from, &mut |bytes| pace.keep(id, bytes)).map(Some)
+                    }
+                    _ => Ok(None),
+                },
+                CheckpointOrder::Discard(finished) => maker.discard(*finished).map(|()| None),
+                CheckpointOrder::Remove(obsolete) => maker.remove(obsolete).map(|()| None),
+            };
+            let event = match done {
+                Ok(None) => continue,
+                Ok(Some(finished)) => CheckpointEvent::Finished(id, Box::new(finished)),
+                Err(CheckpointError::GivenUp) => {
+                    draft = None;
+                    continue;
+                }
+                Err(error) => {
+                    draft = None;
+                    CheckpointEvent::Failed(id, error)
+                }
+            };
+            if events.blocking_send(Event::Checkpoint(event)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Keeps the writing to its rate.
+struct Pace {
+    rate: u64,
+    unpaced: u64,
+    since: Instant,
+    given_up: Arc<AtomicU64>,
+}
+
+impl Pace {
+    /// `false`: the checkpoint was given up.
+    fn keep(&mut self, id: CheckpointId, bytes: u64) -> bool {
+        self.unpaced += bytes;
+        if self.unpaced >= PACE_BYTES {
+            let due = Duration::from_secs_f64(self.unpaced as f64 / self.rate.max(1) as f64);
+            std::thread::sleep(due.saturating_sub(self.since.elapsed()));
+            (self.unpaced, self.since) = (0, Instant::now());
+        }
+        self.given_up.load(Ordering::Relaxed) < id.0
+    }
+}

@@ -1,0 +1,256 @@
+//! When the state is written down, so that the log before it can go: a checkpoint is begun after so many bytes of log, read
+//! slice by slice between other work, written elsewhere, and put in force once everything it may show is committed and on
+//! this disk. A change of role gives it up.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use understudy_journal::{CheckpointError, Finished, Obsolete, ReadError};
+use understudy_record::{BasePiece, Index, Position, QueueId};
+
+use super::{Node, Order, Role};
+use crate::checkpoint_thread::{CheckpointHandle, CheckpointId, CheckpointOrder};
+
+/// Messages read in one slice, and queues: a slice takes the core thread some tens of microseconds.
+const SLICE_MESSAGES: usize = 2000;
+const SLICE_QUEUES: usize = 256;
+
+/// After a failure, a full disk mostly, before the next try.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Log bytes for each byte of the last checkpoint before the next: a large backlog is written down less often.
+const LOG_PER_CHECKPOINT_BYTE: u64 = 4;
+
+#[derive(Debug)]
+pub(crate) enum CheckpointEvent {
+    /// Written, and not in force.
+    Finished(CheckpointId, Box<Finished>),
+    Failed(CheckpointId, CheckpointError),
+}
+
+/// The journal's answer to [`Order::Install`].
+#[derive(Debug)]
+pub(crate) struct Installed {
+    pub(crate) finished: Box<Finished>,
+    /// The first record in the log from now on, and what is to be removed; `None` if it did not come into force.
+    pub(crate) outcome: Option<(Index, Obsolete)>,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Idle,
+    /// The state is being read.
+    Reading {
+        sync_point: Position,
+        queues: VecDeque<QueueId>,
+        before: Index,
+    },
+    /// All of it has been handed over.
+    Writing,
+    /// It waits for the commit.
+    Ready(Box<Finished>),
+    /// The journal puts it in force.
+    Installing,
+}
+
+pub(super) struct Checkpoints {
+    handle: CheckpointHandle,
+    /// Log bytes between two.
+    interval: u64,
+    stage: Stage,
+    current: CheckpointId,
+    /// Log bytes since the last sync point.
+    written: u64,
+    /// Of the last checkpoint, in bytes.
+    last_bytes: u64,
+    not_before: Duration,
+}
+
+impl Checkpoints {
+    /// `log_bytes`: of the log as it was found.
+    pub(super) fn new(handle: CheckpointHandle, interval: u64, log_bytes: u64) -> Self {
+        let (stage, current, not_before) = (Stage::Idle, CheckpointId(0), Duration::ZERO);
+        Self { handle, interval, stage, current, written: log_bytes, last_bytes: 0, not_before }
+    }
+
+    pub(super) fn note_written(&mut self, bytes: usize) {
+        self.written += bytes as u64;
+    }
+
+    fn is_due(&self, now: Duration) -> bool {
+        let interval = self.interval.max(self.last_bytes.saturating_mul(LOG_PER_CHECKPOINT_BYTE));
+        matches!(self.stage, Stage::Idle) && self.written >= interval && now >= self.not_before
+    }
+
+    /// There is more to read, and somebody to take it.
+    pub(super) fn wants_slice(&self) -> bool {
+        matches!(self.stage, Stage::Reading { .. }) && self.handle.has_room()
+    }
+}
+
+impl Node {
+    /// One step towards the next checkpoint, if it is time. Everything that was made has become records and frames.
+    pub(super) fn drive_checkpoint(&mut self) {
+        if self.checkpoints.is_due(self.now) && self.may_checkpoint() {
+            self.begin_checkpoint();
+        }
+        if self.checkpoints.wants_slice() {
+            self.read_slice();
+        }
+        if let Stage::Ready(finished) = &self.checkpoints.stage
+            && finished.floor() <= self.settled_up_to()
+            && let Stage::Ready(finished) = std::mem::replace(&mut self.checkpoints.stage, Stage::Installing)
+        {
+            self.journal.order(Order::Install(finished));
+        }
+    }
+
+    fn may_checkpoint(&self) -> bool {
+        let whole = match &self.role {
+            Role::Recovering => false,
+            Role::Primary(_) => true,
+            Role::Backup(role) => role.backup.is_clean(),
+        };
+        whole && self.leaving.is_none() && self.core.last_index() > Index(0) && self.out.records.is_empty()
+    }
+
+    /// Committed, and on this disk.
+    fn settled_up_to(&self) -> Index {
+        match &self.role {
+            Role::Recovering => Index(0),
+            Role::Primary(role) => role.primary.committed().min(role.primary.own_durable()),
+            Role::Backup(role) => role.backup.committed().min(role.backup.durable()),
+        }
+    }
+
+    fn begin_checkpoint(&mut self) {
+        let history = match &self.role {
+            Role::Recovering => return,
+            Role::Primary(role) => role.primary.history(),
+            Role::Backup(role) => role.backup.history(),
+        };
+        let last = self.core.last_index();
+        let Some(epoch) = history.epoch_at(last) else { return };
+        let sync_point = Position::new(epoch, last);
+        let epochs = history.starts().iter().filter(|start| start.index <= last).copied().collect();
+        let start = BasePiece::Start { sync_point, epochs, in_sync: self.recorded_sets.as_of(last).to_vec() };
+        self.core.begin_sync();
+        let topology = self.core.snapshot_topology();
+        let pieces = std::iter::once(start).chain(topology).chain([BasePiece::TopologyEnd]).collect();
+        let queues = self.core.queues().into_iter().map(|(queue, ..)| queue).collect();
+        let checkpoints = &mut self.checkpoints;
+        checkpoints.current = CheckpointId(checkpoints.current.0 + 1);
+        checkpoints.written = 0;
+        let (handle, id) = (&checkpoints.handle, checkpoints.current);
+        handle.order(id, CheckpointOrder::Begin);
+        handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
+        checkpoints.stage = Stage::Reading { sync_point, queues, before: Index(u64::MAX) };
+    }
+
+    fn read_slice(&mut self) {
+        let Stage::Reading { sync_point, queues, before } = &mut self.checkpoints.stage else { return };
+        let mut pieces = Vec::new();
+        let mut room = SLICE_MESSAGES;
+        for _ in 0..SLICE_QUEUES {
+            let Some(&queue) = queues.front() else { break };
+            let chunk = self.core.held_chunk(queue, *before, sync_point.index, room);
+            room -= chunk.messages.len().min(room);
+            *before = chunk.messages.last().map_or(*before, |oldest| oldest.index);
+            if !chunk.messages.is_empty() {
+                pieces.push(BasePiece::Held { queue, messages: chunk.messages });
+            }
+            if chunk.done {
+                pieces.push(BasePiece::QueueDone { queue });
+                queues.pop_front();
+                *before = Index(u64::MAX);
+            }
+            if room == 0 {
+                break;
+            }
+        }
+        let read = queues.is_empty().then_some(sync_point.index);
+        let (handle, id) = (&self.checkpoints.handle, self.checkpoints.current);
+        handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
+        if let Some(sync_point) = read {
+            self.core.end_sync(sync_point);
+            let retain_from = match &self.role {
+                Role::Primary(role) => role.primary.retain_from(),
+                _ => Index(u64::MAX),
+            };
+            let floor = self.core.last_index();
+            self.checkpoints.handle.order(id, CheckpointOrder::Finish { floor, retain_from });
+            self.checkpoints.stage = Stage::Writing;
+        }
+    }
+
+    /// The state it was read from is no more, or not this replica's any longer.
+    pub(super) fn give_up_checkpoint(&mut self) {
+        let checkpoints = &mut self.checkpoints;
+        match std::mem::replace(&mut checkpoints.stage, Stage::Idle) {
+            Stage::Idle => {}
+            // It shows nothing that can be undone any more.
+            Stage::Installing => checkpoints.stage = Stage::Installing,
+            Stage::Reading { sync_point, .. } => {
+                checkpoints.handle.give_up(checkpoints.current);
+                self.core.end_sync(sync_point.index);
+            }
+            Stage::Writing => checkpoints.handle.give_up(checkpoints.current),
+            Stage::Ready(finished) => checkpoints.handle.order(checkpoints.current, CheckpointOrder::Discard(finished)),
+        }
+    }
+
+    pub(super) fn handle_checkpoint(&mut self, event: CheckpointEvent) {
+        match event {
+            CheckpointEvent::Finished(id, finished) => {
+                if id == self.checkpoints.current && matches!(self.checkpoints.stage, Stage::Writing) {
+                    self.checkpoints.stage = Stage::Ready(finished);
+                } else {
+                    self.checkpoints.handle.order(id, CheckpointOrder::Discard(finished));
+                }
+            }
+            CheckpointEvent::Failed(id, error) => {
+                if id == self.checkpoints.current && !matches!(self.checkpoints.stage, Stage::Installing) {
+                    self.give_up_checkpoint();
+                }
+                self.checkpoints.not_before = self.now + RETRY;
+                match error {
+                    // A disk that loses what it was given is not to be trusted with the log either.
+                    CheckpointError::Failed(failure) if !failure.is_full() => self.end_role_by_checkpoint(&failure),
+                    CheckpointError::Read(error @ (ReadError::Failed(_) | ReadError::Damaged { .. })) => {
+                        self.end_role_by_checkpoint(&error);
+                    }
+                    error => tracing::warn!("no checkpoint this time, so the log grows: {error}"),
+                }
+            }
+        }
+    }
+
+    fn end_role_by_checkpoint(&mut self, error: &dyn std::error::Error) {
+        self.end_role(format!("a checkpoint failed, so this process gives up its role and ends: {error}"));
+    }
+
+    pub(super) fn handle_installed(&mut self, installed: Installed) {
+        let Installed { finished, outcome } = installed;
+        let id = self.checkpoints.current;
+        if matches!(self.checkpoints.stage, Stage::Installing) {
+            self.checkpoints.stage = Stage::Idle;
+        }
+        let Some((first, obsolete)) = outcome else {
+            self.checkpoints.handle.order(id, CheckpointOrder::Discard(finished));
+            return;
+        };
+        tracing::debug!(
+            sync_point = %finished.sync_point(), bytes = finished.bytes, moved = finished.moved_bytes, log_first = %first,
+            "checkpoint"
+        );
+        self.checkpoints.last_bytes = finished.bytes;
+        self.recorded_sets.forget_before(finished.sync_point().index);
+        match &mut self.role {
+            Role::Recovering => {}
+            Role::Primary(role) => role.primary.handle_log_start(first),
+            Role::Backup(role) => role.backup.handle_log_start(first, finished.floor()),
+        }
+        self.shared.checkpoints.add(finished.bytes, finished.moved_bytes);
+        self.checkpoints.handle.order(id, CheckpointOrder::Remove(obsolete));
+    }
+}
