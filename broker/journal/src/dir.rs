@@ -72,7 +72,8 @@ impl DirStorage {
     }
 
     fn file(&self, name: &str, options: &OpenOptions) -> io::Result<Arc<dyn StorageFile>> {
-        Ok(Arc::new(DirFile(options.open(self.path.join(name))?)))
+        let path = self.path.join(name);
+        Ok(Arc::new(DirFile { file: options.open(&path)?, path }))
     }
 }
 
@@ -111,13 +112,17 @@ impl Storage for DirStorage {
     }
 }
 
-struct DirFile(File);
+struct DirFile {
+    /// Writes go to its end, wherever it is.
+    file: File,
+    path: PathBuf,
+}
 
 impl StorageFile for DirFile {
     fn append(&self, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut slices, 0); // drops leading empty ones: a write of nothing returns 0
         while !slices.is_empty() {
-            match (&self.0).write_vectored(slices) {
+            match (&self.file).write_vectored(slices) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(count) => IoSlice::advance_slices(&mut slices, count),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -127,13 +132,17 @@ impl StorageFile for DirFile {
         Ok(())
     }
 
+    fn rewrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        OpenOptions::new().write(true).open(&self.path)?.write_all_at(bytes, offset)
+    }
+
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        self.file.sync_data()
     }
 
     fn read_at(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
         loop {
-            match FileExt::read_at(&self.0, into, offset) {
+            match FileExt::read_at(&self.file, into, offset) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 done => return done,
             }
@@ -141,10 +150,10 @@ impl StorageFile for DirFile {
     }
 
     fn len(&self) -> io::Result<u64> {
-        self.0.metadata().map(|metadata| metadata.len())
+        self.file.metadata().map(|metadata| metadata.len())
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 }

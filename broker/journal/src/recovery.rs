@@ -22,6 +22,9 @@ use crate::store::{STORE_DRAFT_NAME, STORE_NAME, StoreMeta};
 use crate::store_map::{KeptSegment, StoreMap};
 use crate::{Storage, StorageFile};
 
+/// Written again at a time, in bytes.
+const REWRITE_BYTES: usize = 1 << 20;
+
 pub type VisitError = Box<dyn Error + Send + Sync>;
 
 /// Is given every frame of the log as it stands there. A frame shares the memory of the 256 KiB it was read with: copy
@@ -238,6 +241,23 @@ fn missing(storage: &dyn Storage, id: SegmentId, why: &str) -> OpenError {
     OpenError::Damaged { place: storage.place(), segment: id.name(), offset: 0, reason }
 }
 
+/// Writes `from..to` of a file once more. The process before may have ended because a sync had failed; the system then
+/// counts as written what stands in its cache alone, and a sync that succeeds now would prove nothing.
+fn rewrite(file: &dyn StorageFile, from: u64, to: u64) -> io::Result<()> {
+    let mut buffer = vec![0; REWRITE_BYTES];
+    let mut offset = from;
+    while offset < to {
+        let wanted = usize::try_from(to - offset).unwrap_or(usize::MAX).min(REWRITE_BYTES);
+        let filled = read_full(file, &mut buffer[..wanted], offset)?;
+        if filled == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        file.rewrite(&buffer[..filled], offset)?;
+        offset += filled as u64;
+    }
+    Ok(())
+}
+
 fn kept_segment(entry: &Entry) -> KeptSegment {
     let Entry { id, first, last, len } = *entry;
     KeptSegment { id, first, last, len, signposts: None }
@@ -254,6 +274,8 @@ struct Scan<'a> {
     /// Records up to there are covered by the checkpoint: they are checked and not visited.
     covered: Option<Covered>,
     older: StoreMap,
+    /// Everything in the tail before this place was synced without an error.
+    vouched_to: u64,
 }
 
 /// The part of the log before a checkpoint's sync point.
@@ -274,7 +296,7 @@ impl<'a> Scan<'a> {
     fn new(storage: &'a dyn Storage, meta: StoreMeta, progress: &'a Progress) -> Self {
         let state = if meta.generation == 0 { LogState::default() } else { LogState::awaiting_base() };
         let (segments, older) = (Vec::new(), StoreMap::default());
-        Self { storage, meta, progress, state, segments, cut: None, covered: None, older }
+        Self { storage, meta, progress, state, segments, cut: None, covered: None, older, vouched_to: 0 }
     }
 
     fn run(mut self, ids: &[SegmentId], found: Option<&Found>, visit: Visit<'_>) -> Result<Opened, OpenError> {
@@ -459,11 +481,12 @@ impl<'a> Scan<'a> {
             Err(HeaderError::Bad(reason)) => return Ok(End::Bad { offset: 0, reason: reason.to_owned() }),
         }
         let mut cursor = Cursor::new(file.clone(), self.meta.id, id, SEGMENT_HEADER_BYTES, len);
+        self.vouched_to = 0;
         loop {
             let offset = cursor.offset();
             match cursor.next() {
                 Ok(None) => return Ok(End::Whole),
-                Ok(Some(Item::Mark)) => {}
+                Ok(Some(Item::Mark)) => self.vouched_to = offset,
                 Ok(Some(Item::Frame(frame))) => {
                     let next = self.last().index.next();
                     match self.is_covered(&frame) {
@@ -518,6 +541,7 @@ impl<'a> Scan<'a> {
                 segment.len = SEGMENT_HEADER_BYTES;
             }
         }
+        rewrite(tail, self.vouched_to, segment.len).map_err(Failure::of(self.storage, "write again", &name))?;
         tail.sync_data().map_err(Failure::of(self.storage, "sync", &name))?;
         self.storage.sync_dir().map_err(Failure::of(self.storage, "sync", "the directory"))?;
         let mark = encode_mark(self.meta.id, id, segment.len);

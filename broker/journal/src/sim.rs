@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{Storage, StorageFile};
@@ -50,6 +51,8 @@ struct File {
     data: Vec<u8>,
     durable: Vec<u8>,
     unsynced: Vec<Change>,
+    /// What a failed sync left in the cache alone, marked as written: later syncs do not write it.
+    cached_only: Vec<Range<usize>>,
 }
 
 #[derive(Clone)]
@@ -115,7 +118,7 @@ impl SimStorage {
         if id == disk.files.len() {
             disk.files.push(File::default());
         }
-        disk.files[id] = File { data: bytes.to_vec(), durable: bytes.to_vec(), unsynced: Vec::new() };
+        disk.files[id] = File { data: bytes.to_vec(), durable: bytes.to_vec(), ..File::default() };
         disk.names.insert(name.to_owned(), id);
         disk.durable_names.insert(name.to_owned(), id);
     }
@@ -213,6 +216,7 @@ impl File {
             }
         }
         self.data.clone_from(&self.durable);
+        self.cached_only.clear();
     }
 }
 
@@ -297,15 +301,34 @@ impl StorageFile for SimFile {
         if dies { Err(no_power()) } else { outcome }
     }
 
+    fn rewrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let disk = &mut *self.storage.disk();
+        let dies = disk.change()?;
+        let file = &mut disk.files[self.id];
+        let range = offset as usize..offset as usize + bytes.len();
+        assert_eq!(file.data.get(range.clone()), Some(bytes), "what is rewritten stands there already");
+        file.cached_only.retain(|cached| cached.start < range.start || cached.end > range.end);
+        if dies { Err(no_power()) } else { Ok(()) }
+    }
+
     fn sync_data(&self) -> io::Result<()> {
         let disk = &mut *self.storage.disk();
         if disk.change()? {
             return Err(no_power());
         }
-        disk.sync_fails()?;
+        let failed = disk.sync_fails();
         let file = &mut disk.files[self.id];
+        if failed.is_err() {
+            file.cached_only.push(file.durable.len().min(file.data.len())..file.data.len());
+            file.unsynced.clear();
+            return failed;
+        }
         file.unsynced.clear();
         file.durable.clone_from(&file.data);
+        for range in &file.cached_only {
+            let end = range.end.min(file.durable.len());
+            file.durable[range.start.min(end)..end].fill(0);
+        }
         Ok(())
     }
 

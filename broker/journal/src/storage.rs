@@ -27,6 +27,13 @@ pub trait Storage: Send + Sync {
 pub trait StorageFile: Send + Sync {
     /// Writes all the slices at the end, or fails; a failure may leave a part of them. Slices are consumed.
     fn append(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()>;
+    /// Writes `bytes`, which stand at `offset` already, once more: a sync that failed may have left them in the cache alone,
+    /// marked as written.
+    /// A file that is only read refuses.
+    fn rewrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        _ = (bytes, offset);
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Returns when all that was appended, and the length, would survive a power loss.
     fn sync_data(&self) -> io::Result<()>;
     /// Fills a part of `into` from `offset` on; 0 only at the file's end.

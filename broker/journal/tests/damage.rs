@@ -166,6 +166,61 @@ fn a_failed_sync_ends_all_trust() {
     assert_eq!(journal.durable(), durable);
 }
 
+/// After a failed sync the system counts as written what may stand in its cache alone, and the next sync succeeds without
+/// writing it (D6). A process that starts anew finds it there, and must not take it for durable.
+#[test]
+fn what_a_failed_sync_left_in_the_cache_is_written_again() {
+    for before in 0..4 {
+        let storage = SimStorage::new();
+        let mut journal = open(storage.clone()).journal;
+        journal.append(&records(1, 1..=3)).unwrap();
+        journal.sync().unwrap();
+        for index in 4..4 + before {
+            journal.append(&records(1, [index])).unwrap();
+            journal.sync().unwrap();
+        }
+        journal.append(&records(1, 4 + before..=9)).unwrap();
+        storage.set_faults(Faults { sync_error_after: Some(0), ..Faults::default() });
+        assert!(journal.sync().is_err());
+        drop(journal);
+        storage.set_faults(Faults::default());
+        let found = open(storage.clone());
+        let durable = found.journal.durable().index;
+        assert_eq!(durable, Index(9), "it is all in the cache");
+        drop(found);
+        storage.crash(before);
+        assert_eq!(open(storage).journal.last().index, durable, "{before} syncs before the one that failed");
+    }
+}
+
+#[test]
+fn a_disk_that_cannot_be_read_is_told_and_nothing_is_changed() {
+    let storage = synced_one_by_one(40);
+    let names = segments(&storage);
+    let bytes: Vec<_> = names.iter().map(|name| storage.read(name)).collect();
+    let mut failed = 0;
+    for reads in 0.. {
+        storage.set_faults(Faults { read_error_after: Some(reads), ..Faults::default() });
+        let opened = try_open(storage.clone());
+        storage.set_faults(Faults::default());
+        match opened {
+            Err(OpenError::Failed(failure)) => assert!(failure.to_string().contains("cannot"), "{failure}"),
+            Err(error) => panic!("read {reads}: {error}"),
+            Ok(_) => break,
+        }
+        failed += 1;
+    }
+    assert!(failed > 5, "{failed} reads");
+    let now: Vec<_> = names.iter().map(|name| storage.read(name)).collect();
+    // The last opening, which succeeded, has written its mark.
+    let last = names.len() - 1;
+    assert_eq!(now[..last], bytes[..last]);
+    let mut reader = open(storage.clone()).journal.reader();
+    storage.set_faults(Faults { read_error_after: Some(0), ..Faults::default() });
+    assert!(reader.messages(&[Index(7)]).is_err());
+    assert_eq!(reader.messages(&[Index(7)]).expect("the disk works again").len(), 1);
+}
+
 #[test]
 fn a_full_disk_is_told_and_leaves_the_log_intact() {
     for space in 0..900 {
