@@ -160,9 +160,10 @@ impl Node {
         self.store.carry_out(pending.into_iter());
         self.store.crash();
         let log = &self.store.log;
-        let committed = log.records.iter().map(|frame| frame.committed).max().unwrap_or_default();
+        let stamped = log.records.iter().map(|frame| frame.committed).max().unwrap_or_default();
         let sync_point = log.base.as_ref().map_or(Index(0), |base| base.sync_point.index);
         let floor = log.base.as_ref().and_then(|base| base.floor).unwrap_or_default();
+        let committed = if log.is_checkpointed() { stamped.max(floor) } else { stamped };
         let applied = committed.max(sync_point).min(log.history().last().index);
         self.state = log.contents().range(..=applied).map(|(index, number)| (*index, *number)).collect();
         self.last_index = applied;
@@ -331,7 +332,41 @@ impl Node {
         }
     }
 
+    /// A checkpoint comes into force: of what is committed and durable here, with `back` records before its sync point. What
+    /// followers lack stays too, unless it is more than there is room for (`full`).
+    pub(crate) fn checkpoint(&mut self, behind: u64, back: u64, full: bool) -> bool {
+        let settled = match &self.role {
+            Role::Down => return false,
+            Role::Primary(primary, _) => primary.committed().min(primary.own_durable()),
+            Role::Backup(backup) if backup.is_clean() => backup.committed().min(backup.durable()),
+            Role::Backup(_) => return false,
+        };
+        let sync_point = Index(settled.0.saturating_sub(behind));
+        let log = &mut self.store.log;
+        let known = log.base.as_ref().map_or(Index(0), |base| base.sync_point.index);
+        if sync_point <= known || self.store.is_building() {
+            return false;
+        }
+        let retained = match &self.role {
+            Role::Primary(primary, _) if !full => primary.retain_from(),
+            _ => Index(u64::MAX),
+        };
+        let log = &mut self.store.log;
+        let first = Index(sync_point.next().0.saturating_sub(back)).min(retained).max(log.first());
+        log.rest_on(sync_point, settled, first);
+        match &mut self.role {
+            Role::Down => {}
+            Role::Primary(primary, _) => primary.handle_log_start(first),
+            Role::Backup(backup) => backup.handle_log_start(first, settled),
+        }
+        true
+    }
+
     fn read_log(&mut self, now: Duration, stream: StreamId, from: Index) {
+        if from < self.store.log.first() {
+            let gone = Err(format!("record {from} is not in this log"));
+            return self.primary(now, |primary, out| primary.handle_log_read(now, stream, from, gone, out));
+        }
         let written = self.store.log.records.iter().filter(|frame| frame.position.index >= from);
         let frames = written.take(4).cloned().collect();
         self.primary(now, |primary, out| primary.handle_log_read(now, stream, from, Ok(frames), out));

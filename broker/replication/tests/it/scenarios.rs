@@ -22,6 +22,7 @@ struct Sum {
     elections: usize,
     bases: usize,
     hand_overs: usize,
+    checkpoints: usize,
 }
 
 /// Seeds of one scenario, or the one that `SEED` names.
@@ -51,6 +52,7 @@ fn survives(weather: Weather, durability: Durability, count: u64) -> Sum {
         sum.elections += world.elections;
         sum.bases += world.bases;
         sum.hand_overs += world.hand_overs;
+        sum.checkpoints += world.checkpoints;
     }
     sum
 }
@@ -75,7 +77,7 @@ fn nothing_confirmed_is_lost_through_crashes() {
 #[test]
 fn nothing_confirmed_is_lost_with_lost_disks() {
     let sum = survives(WIPES, Durability::Fsync, 200);
-    expect(&sum, sum.confirmed > 400 && sum.bases > 50);
+    expect(&sum, sum.confirmed > 400 && sum.bases > 50 && sum.checkpoints > 1000);
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub(crate) type Contents = BTreeMap<Index, u64>;
 pub(crate) struct Log {
     pub(crate) base: Option<BaseLog>,
     pub(crate) records: Vec<Frame>,
+    /// Where a checkpoint left off to cut records away; they may reach back before its sync point.
+    first_record: Option<Index>,
     /// What base and records say, kept as they come.
     contents: Contents,
 }
@@ -70,7 +72,23 @@ impl Log {
     }
 
     pub(crate) fn first(&self) -> Index {
-        self.base.as_ref().map_or(Index(1), |base| base.sync_point.index.next())
+        let by_base = self.base.as_ref().map_or(Index(1), |base| base.sync_point.index.next());
+        self.first_record.unwrap_or(by_base)
+    }
+
+    /// A checkpoint of `sync_point` takes the place of the records before `first`, and of any base.
+    pub(crate) fn rest_on(&mut self, sync_point: Index, floor: Index, first: Index) {
+        let history = self.history();
+        let epoch = history.epoch_at(sync_point).expect("the sync point is in the log");
+        let epochs = history.starts().iter().filter(|start| start.index <= sync_point).copied().collect();
+        let sync_point = Position::new(epoch, sync_point);
+        self.base = Some(BaseLog { sync_point, epochs, floor: Some(floor) });
+        self.records.retain(|frame| frame.position.index >= first);
+        self.first_record = Some(first);
+    }
+
+    pub(crate) fn is_checkpointed(&self) -> bool {
+        self.first_record.is_some()
     }
 
     pub(crate) fn contents(&self) -> &Contents {
@@ -120,6 +138,10 @@ impl Log {
 impl Store {
     pub(crate) fn new(id: u128) -> Self {
         Self { id: StoreId(id), known_epoch: Epoch(0), log: Log::default(), building: None, losses: 0 }
+    }
+
+    pub(crate) fn is_building(&self) -> bool {
+        self.building.is_some()
     }
 
     /// A crash: what was being built is of no use.

@@ -62,6 +62,8 @@ pub(crate) struct World {
     pub(crate) elections: usize,
     pub(crate) bases: usize,
     pub(crate) hand_overs: usize,
+    pub(crate) checkpoints: usize,
+    calm: bool,
     replicated: bool,
     pub(crate) blind: f64,
     trace: VecDeque<String>,
@@ -94,6 +96,8 @@ impl World {
             elections: 1,
             bases: 0,
             hand_overs: 0,
+            checkpoints: 0,
+            calm: false,
             replicated,
             blind: 0.0,
             trace: VecDeque::new(),
@@ -127,13 +131,14 @@ impl World {
     /// Something that is no disaster.
     pub(crate) fn work(&mut self) {
         let node = self.rng.random_range(0..self.nodes.len());
-        match self.rng.random_range(0..12) {
+        match self.rng.random_range(0..13) {
             0 => self.restart(node),
             1 => self.see_lease(node),
             2 => self.dial(node),
             3 => self.tick(node),
             4 => self.answer_request(),
             5 | 6 => self.publish(node),
+            12 => self.checkpoint(node),
             7 | 8 => self.nodes[node].turn_journal(self.now),
             _ => self.deliver(),
         }
@@ -153,6 +158,16 @@ impl World {
             self.trace.pop_front();
         }
         self.trace.push_back(what);
+    }
+
+    fn checkpoint(&mut self, node: usize) {
+        let (behind, back) = (self.rng.random_range(0..4), self.rng.random_range(0..8));
+        // In fair weather there is room for what followers lack, or they would start over for ever.
+        let full = !self.calm && self.rng.random_bool(0.3);
+        if self.nodes[node].checkpoint(behind, back, full) {
+            self.checkpoints += 1;
+            self.note(format!("checkpoint of {}", self.nodes[node].identity()));
+        }
     }
 
     fn restart(&mut self, node: usize) {
@@ -546,6 +561,7 @@ impl World {
     /// Fair weather until every replica is in sync and everything written is confirmed.
     pub(crate) fn calm(&mut self) {
         self.blind = 0.0;
+        self.calm = true;
         let steps = 60_000;
         for _ in 0..steps {
             self.now += Duration::from_millis(self.rng.random_range(0..10));
