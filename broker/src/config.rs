@@ -17,6 +17,7 @@ const MIN_MEMORY_WATERMARK: u8 = 10;
 /// One replica of a hot-standby AMQP broker.
 #[derive(Debug, Parser)]
 #[command(name = "understudy-broker", version)]
+#[command(after_help = "understudy-broker inspect DIR says what is in a data directory, and what of it is damaged.")]
 pub struct Arguments {
     /// This replica's name: the pod's name in Kubernetes.
     #[arg(long, env = "UNDERSTUDY_NAME")]

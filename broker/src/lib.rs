@@ -10,6 +10,7 @@ mod checkpoint_thread;
 mod config;
 mod elector;
 mod http;
+mod inspect;
 mod journal_thread;
 mod kubernetes;
 mod lease_requests;
@@ -23,4 +24,5 @@ mod resources;
 mod run;
 
 pub use config::{Arguments, Config, ConfigError};
+pub use inspect::{INSPECT, run_inspect};
 pub use run::run;

@@ -1,11 +1,17 @@
-//! `understudy-broker`: one replica. What it does is in the library; this reads the command line and starts it.
+//! `understudy-broker`: one replica, or with the word `inspect` first a look at one's data directory. What it does is in the
+//! library; this reads the command line and starts it.
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use understudy_broker::{Arguments, Config, run};
+use understudy_broker::{Arguments, Config, INSPECT, run, run_inspect};
 
 fn main() -> ExitCode {
+    // Not a subcommand: in a pod the environment sets the broker's own arguments, which would come in its way.
+    let arguments = std::env::args_os().skip(1);
+    if std::env::args_os().nth(1).is_some_and(|word| word == INSPECT) {
+        return run_inspect(arguments);
+    }
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()

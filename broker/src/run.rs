@@ -215,6 +215,7 @@ fn server_config(config: &Config) -> ServerConfig {
         server_properties: properties,
         mechanisms: vec!["PLAIN", "AMQPLAIN"],
         max_message_bytes: config.max_message_size,
+        whole_body_bytes: config.max_message_size,
         ..ServerConfig::default()
     }
 }

@@ -8,7 +8,6 @@ use understudy_record::{Index, Message, QueueId};
 use crate::client::Origin;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
-use crate::queue::Queue;
 use crate::session::{ConsumerId, Turn, Unacked};
 use crate::{MAX_DELIVERED_BYTES_PER_STEP, MAX_DELIVERIES_PER_STEP, MAX_DELIVERIES_PER_TURN};
 
@@ -61,7 +60,7 @@ impl Core {
             let (message, delivery_count) = (entry.message().cloned(), entry.delivery_count);
             let weight = u64::from(entry.bytes());
             let Some(message) = message else {
-                return if self.has_taker(id) { TurnEnd::Stored } else { TurnEnd::Nothing };
+                return if self.next_consumer(id).is_some() { TurnEnd::Stored } else { TurnEnd::Nothing };
             };
             let Some(consumer) = self.next_consumer(id) else { return TurnEnd::Nothing };
             *bytes = bytes.saturating_sub(weight);
@@ -71,28 +70,15 @@ impl Core {
         TurnEnd::Share
     }
 
-    /// The next in turn that may take a message.
+    /// The first in turn, which may take a message. Those that may not leave the turn until they may.
     fn next_consumer(&mut self, id: QueueId) -> Option<ConsumerId> {
-        if !self.has_taker(id) {
-            return None;
-        }
-        let active = &mut self.state.queues.get_mut(&id)?.session.active;
-        active.rotate_left(1);
-        active.back().copied()
-    }
-
-    /// Somebody may take a message: the first in turn. Those that may not leave the turn until they may.
-    fn has_taker(&mut self, id: QueueId) -> bool {
         loop {
-            let first = |queue: &Queue| queue.session.active.front().copied();
-            let Some(consumer_id) = self.state.queues.get(&id).and_then(first) else { return false };
-            if self.may_take(consumer_id) {
-                return true;
+            let first = self.state.queues.get(&id)?.session.active.front().copied()?;
+            if self.may_take(first) {
+                return Some(first);
             }
-            if let Some(queue) = self.state.queues.get_mut(&id) {
-                queue.session.active.pop_front();
-            }
-            if let Some(consumer) = self.consumers.get_mut(&consumer_id) {
+            self.state.queues.get_mut(&id)?.session.active.pop_front();
+            if let Some(consumer) = self.consumers.get_mut(&first) {
                 consumer.turn = Turn::Parked;
             }
         }
@@ -116,6 +102,10 @@ impl Core {
     ) {
         if let Some(queue) = self.state.queues.get_mut(&queue) {
             queue.hand_out(index);
+            // The next message is for the next in turn.
+            if queue.session.active.len() > 1 {
+                queue.session.active.rotate_left(1);
+            }
             self.state.evictable.note(queue);
         }
         let Some(consumer) = self.consumers.get_mut(&id) else { return };

@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 /// Below this many tombstones compacting costs more than it frees.
 const SPARE_TOMBSTONES: usize = 64;
 
-/// Places that a ring may keep whatever is in it. Above that it gives memory back once it is less than a quarter full, to
-/// half full: so the copying costs a constant for each item that left.
-const SPARE_PLACES: usize = 1024;
+/// Places that a ring may keep whatever is in it, so that bursts below that cost no copying. Above it gives memory back once
+/// it is less than a quarter full, to half full: so the copying costs a constant for each item that left.
+const SPARE_PLACES: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct Slots<T> {
@@ -149,7 +149,7 @@ impl<T> Slots<T> {
             self.slots.shrink_to(2 * self.live + SPARE_TOMBSTONES);
         }
         if self.slots.capacity() > 4 * self.slots.len() + SPARE_PLACES {
-            self.slots.shrink_to(2 * self.slots.len());
+            self.slots.shrink_to(2 * self.slots.len() + SPARE_PLACES / 2);
         }
     }
 }

@@ -4,11 +4,12 @@
 //!
 //! [`Journal::install`]: crate::Journal::install
 
+use std::collections::HashMap;
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use bytes::BytesMut;
-use understudy_record::{BasePiece, Frame, HeldMessage, Index, Position, StoreId};
+use understudy_record::{BasePiece, Frame, HeldMessage, Index, PartRef, Position, StoreId};
 
 use crate::checkpoint::{self, CHECKPOINT_DRAFT_NAME, Entry, Manifest};
 use crate::consolidate::{Live, Source, Step, plan, within};
@@ -65,6 +66,8 @@ pub struct Draft<'a> {
     unsynced: u64,
     sync_point: Option<Position>,
     live: Vec<Live>,
+    /// Of each large message, the bytes that its parts hold.
+    in_parts: HashMap<Index, u64>,
     arena: BytesMut,
 }
 
@@ -111,8 +114,8 @@ impl Checkpointer {
         self.remove_draft()?;
         let generation = lock(&self.shared).generation();
         let (file, len) = checkpoint::create_draft(storage, self.store, generation)?;
-        let (live, arena) = (Vec::new(), BytesMut::new());
-        Ok(Draft { maker: self, generation, file, len, unsynced: 0, sync_point: None, live, arena })
+        let (live, in_parts, arena) = (Vec::new(), HashMap::new(), BytesMut::new());
+        Ok(Draft { maker: self, generation, file, len, unsynced: 0, sync_point: None, live, in_parts, arena })
     }
 
     /// Removes files that [`Journal::install`](crate::Journal::install) named. What a crash leaves goes at the next opening.
@@ -157,8 +160,18 @@ impl Draft<'_> {
         for piece in pieces {
             match piece {
                 BasePiece::Start { sync_point, .. } => self.sync_point = Some(*sync_point),
-                BasePiece::Held { messages, .. } => self.live.extend(messages.iter().map(weight)),
-                BasePiece::Message { .. } => return Err(CheckpointError::Order { what: "a whole message" }),
+                BasePiece::Held { messages, .. } => {
+                    let in_parts = &self.in_parts;
+                    self.live.extend(messages.iter().map(|message| weight(message, in_parts)));
+                }
+                BasePiece::Parts { message, parts } => {
+                    let bytes = parts.iter().map(|part| u64::from(part.bytes)).sum();
+                    self.in_parts.insert(*message, bytes);
+                    self.pin(parts);
+                }
+                BasePiece::Message { .. } | BasePiece::Part { .. } => {
+                    return Err(CheckpointError::Order { what: "a whole message" });
+                }
                 BasePiece::End { .. } => return Err(CheckpointError::Order { what: "an end before the last piece" }),
                 _ => {}
             }
@@ -166,6 +179,11 @@ impl Draft<'_> {
             frames.push(Frame::base(position, committed, piece, &mut self.arena));
         }
         self.write(&frames, pace)
+    }
+
+    /// These parts are read by somebody still, whatever the state says: they stay where they can be found.
+    pub fn pin(&mut self, parts: &[PartRef]) {
+        self.live.extend(parts.iter().map(|part| (part.index, part.bytes)));
     }
 
     /// Moves what has to move and makes everything durable. `floor`: the last index whose effects the pieces may show.
@@ -185,6 +203,10 @@ impl Draft<'_> {
                 Step::Keep(source) => kept.push(self.stays(source)?),
                 Step::Rewrite { first, last } => moved_bytes += self.rewrite(first, last, &mut kept, pace)?,
             }
+        }
+        // Messages are found by these ranges: a list that is wrong must never come into force.
+        if !kept.is_sorted_by(|one, next| one.last < next.first) || kept.iter().any(|kept| kept.first > kept.last) {
+            return Err(CheckpointError::Order { what: "segments whose ranges overlap" });
         }
         let stays = |id: &SegmentId| kept.iter().any(|kept| kept.id == *id);
         let obsolete = self.superseded(log_start).into_iter().filter(|id| !stays(id)).collect();
@@ -251,7 +273,7 @@ impl Draft<'_> {
         let kept = shared.older.kept.iter().find(|kept| Some(kept.id) == source.id).cloned();
         let of_log = || {
             let segment = shared.segments.iter().find(|segment| Some(segment.id) == source.id);
-            segment.map(|segment| KeptSegment::of_log(segment, source.last))
+            segment.map(|segment| KeptSegment::of_log(segment, source.first, source.last))
         };
         kept.or_else(of_log).ok_or(CheckpointError::GivenUp)
     }
@@ -389,8 +411,11 @@ impl<'a> Copies<'a> {
     }
 }
 
-fn weight(message: &HeldMessage) -> Live {
-    (message.index, message.bytes)
+/// What its own frame holds of it.
+fn weight(message: &HeldMessage, in_parts: &HashMap<Index, u64>) -> Live {
+    let elsewhere = if in_parts.is_empty() { None } else { in_parts.get(&message.index) };
+    let bytes = u64::from(message.bytes).saturating_sub(elsewhere.copied().unwrap_or(0));
+    (message.index, u32::try_from(bytes).unwrap_or(u32::MAX))
 }
 
 fn kept_source(kept: &KeptSegment) -> Source {

@@ -10,7 +10,7 @@ use understudy_record::{Frame, FrameKind, Index, Position, StoreId};
 use crate::checkpoint;
 use crate::error::Failure;
 use crate::recovery::{Visit, VisitError};
-use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId};
+use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId, SegmentKind};
 use crate::store_map::StoreMap;
 use crate::{Storage, StorageFile};
 
@@ -360,7 +360,9 @@ impl LogReader {
                 None => return Ok(segment.signposts),
                 Some(Item::Mark) => {}
                 Some(Item::Frame(frame)) => {
-                    if let Some(index) = frame.message_index() {
+                    // Pieces of a base in a log segment are not in order, and not what it is looked into for.
+                    let counts = frame.kind == FrameKind::Record || id.kind == SegmentKind::Kept;
+                    if let Some(index) = frame.message_index().filter(|_| counts) {
                         segment.note(index, offset);
                     }
                 }

@@ -21,9 +21,10 @@ pub(crate) struct KeptSegment {
 }
 
 impl KeptSegment {
-    /// A log segment that goes on as what it is, up to record `last`.
-    pub(crate) fn of_log(segment: &Segment, last: Index) -> Self {
-        let Segment { id, first, len, ref signposts } = *segment;
+    /// A log segment that goes on as what it is, for the records of a range. What else is in it, pieces of a base, is elsewhere
+    /// by now.
+    pub(crate) fn of_log(segment: &Segment, first: Index, last: Index) -> Self {
+        let Segment { id, len, ref signposts, .. } = *segment;
         Self { id, first, last, len, signposts: Some(signposts.clone()).filter(|signposts| !signposts.is_empty()) }
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use understudy_record::ShortStr;
 
 use super::*;
-use crate::content::{Assembly, DeliverRef};
+use crate::content::{Assembly, BodyLimits, DeliverRef};
 use crate::frame::{frame_at, scan};
 use crate::ids::DeliveryTag;
 use crate::method::{basic, channel};
@@ -70,7 +70,7 @@ proptest! {
         while let Some(frame) = frame_at(&octets, at) {
             prop_assert!(content.is_none());
             prop_assert_eq!(frame.channel, ChannelId(3));
-            content = assembly.take(&octets, frame, u64::MAX).unwrap();
+            content = assembly.take(&octets, frame, &BodyLimits::NONE, &mut Vec::new()).unwrap();
             at = frame.end + 1;
             frames += 1;
         }

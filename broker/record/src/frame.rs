@@ -151,18 +151,27 @@ impl Frame {
 }
 
 impl Frame {
-    /// The index of the message that this frame carries, if it carries one. Cheap: nothing is decoded.
+    /// The index of the message, or of the part of one, that this frame carries, if it carries one. Cheap: nothing is
+    /// decoded.
     pub fn message_index(&self) -> Option<Index> {
         let meta = self.head.get(FRAME_HEADER_BYTES..)?;
+        let index_at = |at: usize| {
+            let bytes = meta.get(at..at + 8)?.try_into().ok()?;
+            Some(Index(u64::from_le_bytes(bytes)))
+        };
         match (self.kind, *meta.first()?) {
             (FrameKind::Record, Record::PUBLISH) => Some(self.position.index),
             // After the tag: the queue, then the index.
-            (FrameKind::Base, BasePiece::MESSAGE) => {
-                let bytes = meta.get(9..17)?.try_into().ok()?;
-                Some(Index(u64::from_le_bytes(bytes)))
-            }
+            (FrameKind::Base, BasePiece::MESSAGE) => index_at(9),
+            (FrameKind::Base, BasePiece::PART) => index_at(1),
             _ => None,
         }
+    }
+
+    /// What this frame carries of a large message's body, if that is what it carries.
+    pub fn part(&self) -> Option<&Body> {
+        let tag = *self.head.get(FRAME_HEADER_BYTES)?;
+        matches!((self.kind, tag), (FrameKind::Base, BasePiece::PART)).then_some(&self.body)
     }
 
     /// The message that this frame carries, in memory of its own: it holds on to nothing that the frame was read with.

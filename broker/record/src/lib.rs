@@ -16,5 +16,6 @@ pub use ids::{
     Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,
 };
 pub use record::{
-    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, QueueSpec, Record, RecordError,
+    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
+    RecordError,
 };

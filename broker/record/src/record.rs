@@ -89,6 +89,18 @@ pub enum BasePiece {
         queue: QueueId,
         messages: Vec<HeldMessage>,
     },
+    /// Part of a large message's body, under its index. On a stream only, before the message: its bytes are put down and
+    /// say nothing of the state.
+    Part {
+        index: Index,
+        body: Body,
+    },
+    /// The parts of a message of the backlog, before its [`Self::Held`]; or, with `message` 0 and before
+    /// [`Self::TopologyEnd`], those that no message had claimed at the sync point.
+    Parts {
+        message: Index,
+        parts: Vec<PartRef>,
+    },
     /// The base is whole. `floor`: no earlier index may be the end of this log, since the backlog shows effects up to it.
     End {
         floor: Index,
@@ -102,6 +114,15 @@ pub struct HeldMessage {
     /// How often it was delivered and came back.
     pub delivery_count: u32,
     /// What it weighs: body and properties, in bytes.
+    pub bytes: u32,
+}
+
+/// Part of a large message's body, by reference: it was written as a record of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PartRef {
+    /// Of the record that has it.
+    pub index: Index,
+    /// Its length.
     pub bytes: u32,
 }
 
@@ -235,6 +256,7 @@ impl Record {
 impl BasePiece {
     pub(crate) const START: u8 = 1;
     pub(crate) const MESSAGE: u8 = 6;
+    pub(crate) const PART: u8 = 10;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -257,6 +279,8 @@ impl BasePiece {
             Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
             Self::End { floor } => _ = w.u8(8).u64(floor.0),
             Self::Held { queue, messages } => write_held(w.u8(9).u64(queue.0.0), messages),
+            Self::Part { index, .. } => _ = w.u8(Self::PART).u64(index.0),
+            Self::Parts { message, parts } => write_parts(w.u8(11).u64(message.0), parts),
         }
     }
 
@@ -264,6 +288,7 @@ impl BasePiece {
     pub fn body(&self) -> Body {
         match self {
             Self::Message { message, .. } => message.body.clone(),
+            Self::Part { body, .. } => body.clone(),
             _ => Body::default(),
         }
     }
@@ -290,6 +315,8 @@ impl BasePiece {
             7 => Self::QueueDone { queue: r.queue()? },
             8 => Self::End { floor: r.index()? },
             9 => Self::Held { queue: r.queue()?, messages: read_held(&mut r)? },
+            Self::PART => Self::Part { index: r.index()?, body },
+            11 => Self::Parts { message: r.index()?, parts: read_parts(&mut r)? },
             tag => return Err(RecordError::UnknownTag { tag }),
         };
         r.finish()?;
@@ -358,6 +385,31 @@ fn read_held(r: &mut Reader) -> Result<Vec<HeldMessage>, RecordError> {
         before = index.0;
     }
     Ok(messages)
+}
+
+/// In the order in which they make up the body, which is that of their indexes; each as its distance above the one before.
+fn write_parts(w: &mut Writer<'_>, parts: &[PartRef]) {
+    let mut before = 0;
+    w.list(parts, |w, part| {
+        assert!(part.index.0 > before, "parts come in the order of their indexes");
+        w.varint(part.index.0 - before).varint(part.bytes.into());
+        before = part.index.0;
+    });
+}
+
+fn read_parts(r: &mut Reader) -> Result<Vec<PartRef>, RecordError> {
+    let mut before = 0_u64;
+    let mut parts = Vec::new();
+    for _ in 0..r.count(2)? {
+        let distance = r.varint()?;
+        let index = before.checked_add(distance).filter(|index| *index > before);
+        let index = Index(index.ok_or(RecordError::Malformed { what: "part's distance", value: distance })?);
+        let bytes = r.varint()?;
+        let bytes = u32::try_from(bytes).map_err(|_| RecordError::Malformed { what: "part's size", value: bytes })?;
+        parts.push(PartRef { index, bytes });
+        before = index.0;
+    }
+    Ok(parts)
 }
 
 fn write_exchange(w: &mut Writer<'_>, spec: &ExchangeSpec) {

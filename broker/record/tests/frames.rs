@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, FRAME_HEADER_BYTES, Frame, FrameError,
-    HeldMessage, Identity, Index, Member, Message, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope,
-    ShortStr, StoreId, peek_header,
+    HeldMessage, Identity, Index, Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record,
+    ReplicaName, Rope, ShortStr, StoreId, peek_header,
 };
 
 fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
@@ -125,6 +125,12 @@ fn held() -> impl Strategy<Value = Vec<HeldMessage>> {
     })
 }
 
+/// In the order of their indexes, each once, none of them 0.
+fn parts() -> impl Strategy<Value = Vec<PartRef>> {
+    prop::collection::btree_map(1..=u64::MAX, any::<u32>(), 0..40)
+        .prop_map(|parts| parts.into_iter().map(|(index, bytes)| PartRef { index: Index(index), bytes }).collect())
+}
+
 fn piece() -> impl Strategy<Value = BasePiece> {
     prop_oneof![
         (position(), vec(position(), 0..6), members()).prop_map(|(sync_point, epochs, in_sync)| BasePiece::Start {
@@ -142,6 +148,8 @@ fn piece() -> impl Strategy<Value = BasePiece> {
         queue().prop_map(|queue| BasePiece::QueueDone { queue }),
         index().prop_map(|floor| BasePiece::End { floor }),
         (queue(), held()).prop_map(|(queue, messages)| BasePiece::Held { queue, messages }),
+        (index(), body()).prop_map(|(index, body)| BasePiece::Part { index, body }),
+        (index(), parts()).prop_map(|(message, parts)| BasePiece::Parts { message, parts }),
     ]
 }
 

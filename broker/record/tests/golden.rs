@@ -5,7 +5,7 @@ use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
-    Member, Message, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
+    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -51,6 +51,10 @@ fn message() -> Message {
         persistent: true,
         body: Bytes::from_static(b"hello").into(),
     }
+}
+
+fn parts() -> Vec<PartRef> {
+    vec![PartRef { index: Index(39), bytes: 512 << 10 }, PartRef { index: Index(41), bytes: 4 }]
 }
 
 fn exchange(kind: ExchangeKind) -> ExchangeSpec {
@@ -350,6 +354,27 @@ fn base_held() {
             0905000000000000000300000097f8ff
             ffffffffffff01008008010200e40700
             64
+        "#]],
+    );
+}
+
+#[test]
+fn base_part() {
+    check_piece(
+        &BasePiece::Part { index: Index(41), body: Bytes::from_static(b"hell").into() },
+        &expect![[r#"
+            0a2900000000000000
+        "#]],
+    );
+}
+
+#[test]
+fn base_parts() {
+    check_piece(
+        &BasePiece::Parts { message: Index(42), parts: parts() },
+        &expect![[r#"
+            0b2a0000000000000002000000278080
+            200204
         "#]],
     );
 }

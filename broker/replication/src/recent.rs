@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use understudy_record::{Frame, Index};
 
-/// What is kept at most, in bytes, of records that are durable here. Enough for a second of full speed, so a backup that
-/// reconnects finds its place in memory.
-const MAX_DURABLE_BYTES: usize = 32 << 20;
+/// What is kept at most, in bytes, of records that are durable here. Enough for a backup that hesitates for a moment; one
+/// further behind is fed from the journal, which the page cache still has. A large message passes through without being here
+/// as a whole.
+const MAX_DURABLE_BYTES: usize = 8 << 20;
 
 #[derive(Debug, Default)]
 pub(crate) struct Recent {

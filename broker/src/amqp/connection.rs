@@ -195,6 +195,10 @@ impl Connection {
                 Event::Open { virtual_host } => self.open(&virtual_host).await,
                 Event::ChannelOpen(channel) => self.push(channel, Command::ChannelOpen),
                 Event::ChannelClose(channel) => self.push(channel, Command::ChannelClose),
+                Event::PublishPart(..) => {
+                    let text = "a body in parts";
+                    self.protocol.close_connection(self.now(), ReplyCode::InternalError, text, MethodId::NONE);
+                }
                 Event::Publish(channel, publish) => {
                     self.is_publisher = true;
                     self.first_publish.get_or_insert(self.commands.len());

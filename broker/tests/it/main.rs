@@ -15,6 +15,7 @@ mod exclusive_queues;
 mod failover;
 mod full_disk;
 mod harness;
+mod inspect;
 mod min_in_sync;
 mod relay;
 mod storage;

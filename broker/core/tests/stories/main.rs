@@ -7,6 +7,7 @@
 
 mod confirms;
 mod consumers;
+mod desk;
 mod errors;
 mod harness;
 mod memory;

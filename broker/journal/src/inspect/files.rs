@@ -340,8 +340,6 @@ fn ranges(segments: &[Segment], manifest: &Manifest) -> Vec<Range> {
             (None, None) => {}
         }
     }
-    // The sorting to come keeps the order of segments that begin with the same index.
-    ranges.reverse();
     ranges
 }
 
@@ -407,9 +405,11 @@ impl CheckpointSeen {
             BasePiece::Queue { .. } => self.queues += 1,
             BasePiece::Binding(_) => self.bindings += 1,
             BasePiece::Held { messages, .. } => messages.iter().for_each(|message| census.count(message)),
+            BasePiece::Parts { message, parts } => census.count_parts(*message, parts),
             BasePiece::Start { .. }
             | BasePiece::TopologyEnd
             | BasePiece::Message { .. }
+            | BasePiece::Part { .. }
             | BasePiece::QueueDone { .. }
             | BasePiece::End { .. } => {}
         }

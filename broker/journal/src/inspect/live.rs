@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use understudy_record::{FRAME_HEADER_BYTES, HeldMessage, Index};
+use understudy_record::{FRAME_HEADER_BYTES, HeldMessage, Index, PartRef};
 
 use super::Live;
 
@@ -47,11 +47,13 @@ pub(super) struct Census {
     pub(super) held: u64,
     /// Messages that are in no range.
     pub(super) homeless: u64,
+    /// Of each large message, the bytes that its parts hold.
+    in_parts: BTreeMap<Index, u64>,
 }
 
 impl Census {
     pub(super) fn new(mut ranges: Vec<Range>, segments: usize) -> Self {
-        ranges.sort_by_key(|range| range.first);
+        ranges.sort_by_key(|range| (range.first, range.segment));
         Self {
             set: IndexSet::default(),
             ranges,
@@ -60,6 +62,7 @@ impl Census {
             message_bytes: 0,
             held: 0,
             homeless: 0,
+            in_parts: BTreeMap::new(),
         }
     }
 
@@ -70,12 +73,29 @@ impl Census {
         }
         self.messages += 1;
         self.message_bytes += u64::from(message.bytes);
-        let after = self.ranges.partition_point(|range| range.first <= message.index);
-        let range = after.checked_sub(1).map(|at| self.ranges[at]).filter(|range| message.index <= range.last);
+        // The rest of a large one is in its parts, which stand elsewhere.
+        let elsewhere = self.in_parts.get(&message.index).copied().unwrap_or(0);
+        self.settle(message.index, u64::from(message.bytes).saturating_sub(elsewhere));
+    }
+
+    /// The parts of `message`, or those that no message has claimed. Each lives as a message does, without being one.
+    pub(super) fn count_parts(&mut self, message: Index, parts: &[PartRef]) {
+        self.in_parts.insert(message, parts.iter().map(|part| u64::from(part.bytes)).sum());
+        for part in parts {
+            if self.set.insert(part.index) {
+                self.settle(part.index, part.bytes.into());
+            }
+        }
+    }
+
+    /// In the segment that answers for it.
+    fn settle(&mut self, index: Index, bytes: u64) {
+        let after = self.ranges.partition_point(|range| range.first <= index);
+        let range = after.checked_sub(1).map(|at| self.ranges[at]).filter(|range| index <= range.last);
         match range.and_then(|range| self.by_segment.get_mut(range.segment)) {
             Some(live) => {
                 live.messages += 1;
-                live.bytes += u64::from(message.bytes) + FRAME_HEADER_BYTES as u64;
+                live.bytes += bytes + FRAME_HEADER_BYTES as u64;
             }
             None => self.homeless += 1,
         }
@@ -102,5 +122,21 @@ mod tests {
         let live = |messages| Live { messages, bytes: messages * (10 + FRAME_HEADER_BYTES as u64) };
         assert_eq!([0, 1, 2].map(|segment| census.of_segment(segment)), [live(2), live(0), live(2)]);
         assert!(census.set.contains(Index(1_000_000)) && !census.set.contains(Index(999_999)));
+    }
+
+    #[test]
+    fn a_part_lives_where_it_stands_and_its_message_weighs_there_what_is_left() {
+        let range = |first, last, segment| Range { first: Index(first), last: Index(last), segment };
+        let mut census = Census::new(vec![range(1, 60, 0), range(61, 100, 1)], 2);
+        let part = |index, bytes| PartRef { index: Index(index), bytes };
+        census.count_parts(Index(0), &[part(50, 7)]);
+        for _ in 0..2 {
+            census.count_parts(Index(70), &[part(59, 100), part(61, 100)]);
+            census.count(&HeldMessage { index: Index(70), delivery_count: 0, bytes: 210 });
+        }
+        assert_eq!((census.held, census.messages, census.message_bytes, census.homeless), (2, 1, 210, 0));
+        let header = FRAME_HEADER_BYTES as u64;
+        assert_eq!(census.of_segment(0), Live { messages: 2, bytes: 107 + 2 * header });
+        assert_eq!(census.of_segment(1), Live { messages: 2, bytes: 110 + 2 * header });
     }
 }

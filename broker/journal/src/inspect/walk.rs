@@ -7,7 +7,7 @@ use understudy_record::{FRAME_HEADER_BYTES, Frame, FrameKind, Index, Position, S
 
 use super::files::{HeaderFault, Segment};
 use super::live::Census;
-use super::{Counts, Damage, Depth, Inspection, MAX_PLACES_PER_FILE, SegmentRole, Stopped};
+use super::{Counts, Damage, Depth, Inspection, Live, MAX_PLACES_PER_FILE, SegmentRole, Stopped};
 use crate::error::Failure;
 use crate::recovery::TornTail;
 use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId, SegmentKind, vouched};
@@ -108,8 +108,8 @@ enum Seen<'a> {
 #[derive(Default)]
 struct Reading {
     counts: Counts,
-    /// Messages found that the checkpoint names.
-    live: u64,
+    /// Messages found that the checkpoint names, and their frames' bytes.
+    live: Live,
     /// The first and last record.
     records: Option<(Index, Index)>,
     committed: Index,
@@ -156,7 +156,9 @@ pub(super) fn all(
     for (at, segment) in segments.iter().enumerate().skip(from) {
         readings.push(Some(walk.segment(segment, at + 1 == segments.len())?));
     }
-    if let Some(order) = &walk.order {
+    // Where the log ends is not known if the broker has removed the end that was listed.
+    let order = walk.order.filter(|_| walk.jump != Some(Jump::OverRemoved));
+    if let Some(order) = &order {
         found.last = Some(order.last());
         found.committed = order.state.committed;
         if let (Some(reason), Some(tail), Some(Some(reading))) = (order.missing(), segments.last(), readings.last()) {
@@ -185,8 +187,11 @@ pub(super) fn all(
             seen.range = reading.records;
         }
         seen.counts = Some(reading.counts);
+        if let Some(live) = &mut seen.live {
+            live.bytes = reading.live.bytes;
+        }
         if let Some(live) = seen.live.filter(|_| are_headers_right) {
-            seen.lost = live.messages.saturating_sub(reading.live);
+            seen.lost = live.messages.saturating_sub(reading.live.messages);
             if seen.lost > 0 && reading.damage.is_empty() {
                 let reason = format!("{} messages that the checkpoint names are not in it", seen.lost);
                 reading.damage.push(Damage::missing(&seen.name, SEGMENT_HEADER_BYTES, reason));
@@ -323,18 +328,24 @@ impl Reader<'_> {
         Ok(vouched(file, self.store, id, from, end).map_err(Failure::of(self.storage, "read", &id.name()))?)
     }
 
-    /// Where reading may go on after what is bad at `offset`: after as many bytes as it says it has, if a right frame or mark
-    /// stands there.
+    /// Where reading may go on after what is bad at `offset`: after as many bytes as it says it has, if the segment ends
+    /// there, or what stands there looks like a frame or is a mark.
     fn after_bad(&self, file: &Arc<dyn StorageFile>, id: SegmentId, offset: u64, end: u64) -> Option<u64> {
-        let mut fixed = [0; FRAME_HEADER_BYTES];
-        if read_full(&**file, &mut fixed, offset).ok()? < FRAME_HEADER_BYTES {
-            return None;
-        }
-        // What is not a frame's header may be that of a mark, which is as long.
-        let next = offset + peek_header(&fixed).unwrap_or(FRAME_HEADER_BYTES) as u64;
-        let is_right = Cursor::new(file.clone(), self.store, id, next, end).next().is_ok();
-        (is_right && next <= end).then_some(next)
+        // What is no frame's header may be that of a mark, which is as long.
+        let next = offset + length_at(file, offset)?.unwrap_or(FRAME_HEADER_BYTES as u64);
+        let looks_like_a_frame = || {
+            length_at(file, next).flatten().is_some_and(|len| next.checked_add(len).is_some_and(|after| after <= end))
+        };
+        let is_right = || Cursor::new(file.clone(), self.store, id, next, end).next().is_ok();
+        (next <= end && (looks_like_a_frame() || is_right())).then_some(next)
     }
+}
+
+/// How long the frame there is by its header, in bytes; `Some(None)` if that is no frame's header.
+fn length_at(file: &Arc<dyn StorageFile>, offset: u64) -> Option<Option<u64>> {
+    let mut fixed = [0; FRAME_HEADER_BYTES];
+    let is_whole = read_full(&**file, &mut fixed, offset).ok()? == FRAME_HEADER_BYTES;
+    is_whole.then(|| peek_header(&fixed).ok().map(|len| len as u64))
 }
 
 fn left_unread(bytes: u64) -> String {
@@ -376,7 +387,10 @@ impl Reading {
             self.counts.messages += 1;
             // A base's pieces in the log do not count: a checkpoint has moved what lives of them.
             let counts = frame.kind == FrameKind::Record || segment == SegmentKind::Kept;
-            self.live += u64::from(counts && census.is_some_and(|census| census.set.contains(message)));
+            if counts && census.is_some_and(|census| census.set.contains(message)) {
+                self.live.messages += 1;
+                self.live.bytes += frame.len() as u64;
+            }
         }
         self.committed = self.committed.max(frame.committed);
     }

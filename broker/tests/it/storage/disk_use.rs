@@ -15,7 +15,7 @@ const TRAFFIC_BYTES: u64 = 120 * SEGMENT_BYTES;
 const AT_A_TIME: u64 = 64;
 
 /// What a run may take while it lasts: the log grows on while a checkpoint is written, however long a busy disk takes.
-const WHILE_RUNNING: u64 = TRAFFIC_BYTES / 2;
+const WHILE_RUNNING: u64 = TRAFFIC_BYTES / 4;
 
 /// Looks at directories all the time, and remembers the most that each took.
 struct Sampler {

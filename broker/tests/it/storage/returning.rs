@@ -140,7 +140,8 @@ fn a_backup_that_was_away_for_some_checkpoints_comes_back_by_the_log_or_by_a_bas
     });
     cluster.brokers[backup].restart();
     cluster.await_all_in_sync();
-    assert_eq!(resumptions(&cluster.brokers[backup]), ["After"; 2].map(String::from), "it came back by the log");
+    let ways = resumptions(&cluster.brokers[backup]);
+    assert!(ways.len() > 1 && ways.iter().all(|way| way == "After"), "it came back by {ways:?}");
 
     // Many, and the primary is another one, which has never heard of it and keeps nothing for it.
     cluster.brokers[backup].kill();
