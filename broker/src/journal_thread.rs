@@ -40,6 +40,8 @@ pub(crate) enum Order {
     CompleteBase(Session),
     /// Put a checkpoint in force.
     Install(Box<Finished>),
+    /// Something in the log cannot be read back; dropping the sender says that this is remembered, or cannot be.
+    MarkDamaged(mpsc::Sender<()>),
     /// Read the whole log again.
     Rebuild {
         seed: u64,
@@ -155,6 +157,7 @@ impl JournalThread {
                 let outcome = obsolete.map(|obsolete| (self.journal.first(), obsolete));
                 self.report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
             }),
+            Order::MarkDamaged(_noted) => self.journal.mark_damaged(),
             Order::Rebuild { seed } => {
                 *reports = Reports::default(); // of roles that are over
                 return self.rebuild(seed).map(|()| 0);

@@ -70,7 +70,7 @@ impl Rebuild {
         let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
         Ok(Recovered {
             core,
-            log: RecoveredLog { known_epoch, history, first, floor, applied, pending },
+            log: RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged: journal.is_damaged() },
             recorded_sets,
         })
     }

@@ -1,12 +1,12 @@
-//! What a large backlog costs: how long a checkpoint keeps the core from its work, in slices, and how much memory a message
-//! takes that is stored only.
+//! What a large backlog costs: how long a checkpoint keeps the core from its work, in slices, how much memory a message
+//! takes that is stored only, and how long messages take to leave memory.
 //!
 //! `cargo run --release -p understudy-core --example checkpoint_cost`
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use understudy_core::Core;
+use understudy_core::{Core, Outputs};
 use understudy_record::{BasePiece, Binding, Body, Destination, Index, Message, QueueId, QueueSpec, Record, ShortStr};
 
 const QUEUES: u64 = 10_000;
@@ -51,6 +51,41 @@ fn main() {
     println!("{MESSAGES} messages in {QUEUES} queues: {:.1} bytes of memory a message", grown as f64 / MESSAGES as f64);
     report_checkpoint(&mut core);
     recover(&core);
+    drop(core);
+    evict();
+}
+
+/// From a primary that took them all from publishers.
+fn evict() {
+    let (mut core, mut out) = (Core::new(1), Outputs::default());
+    core.promote(&mut out);
+    let ids: Vec<_> = (0..QUEUES)
+        .map(|number| QueueId(core.append(Record::QueueDeclare(queue(&format!("queue-{number:05}"))), &mut out)))
+        .collect();
+    for message in 0..MESSAGES {
+        let targets = vec![ids[(message % QUEUES) as usize]];
+        let message = Message { body: Body::new(Bytes::copy_from_slice(&[0; 100])), ..a_message() };
+        core.append(Record::Publish { targets, message }, &mut out);
+        out.records.clear();
+    }
+    let mut steps = Vec::new();
+    loop {
+        let (more, took) = timed(|| {
+            let last = core.last_index();
+            core.evict(last, 0)
+        });
+        steps.push(took);
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(core.resident_messages(), 0);
+    steps.sort_unstable();
+    println!(
+        "{MESSAGES} messages left memory in {} steps, half of them within {:?}",
+        steps.len(),
+        steps[steps.len() / 2]
+    );
 }
 
 #[derive(Default)]

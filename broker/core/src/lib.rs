@@ -11,8 +11,9 @@
 //!   a sync point. Nothing else changes it, and it decides nothing.
 //! - **A primary**, from [`Core::promote`] on. Its methods come in this order in each step of the shell's loop:
 //!   [`Core::connection_opened`], [`Core::handle`], [`Core::handle_writable`], [`Core::connection_closed`] for what arrived;
-//!   [`Core::handle_committed`] if the log moved, [`Core::handle_loaded`] if messages were read back; then [`Core::deliver`] once, which writes the acknowledgements of the step
-//!   as batched records and hands out messages. It never goes back: a demoted primary is rebuilt from its journal.
+//!   [`Core::handle_committed`] if the log moved, [`Core::handle_loaded`] if messages were read back; then [`Core::deliver`]
+//!   once, which writes the acknowledgements of the step as batched records and hands out messages; last [`Core::evict`],
+//!   so that what was just read back is handed out first. It never goes back: a demoted primary is rebuilt from its journal.
 //!
 //! What messages say need not be in memory: the log has it, and a message's index is enough to read it back. A replica keeps
 //! none of it. A primary keeps what it took from publishers until [`Core::evict`] lets it go, and asks for what it is about

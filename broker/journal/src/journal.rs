@@ -175,6 +175,11 @@ impl Journal {
         self.log.state.epoch_at(index)
     }
 
+    /// Something in the log cannot be read back; see [`Self::mark_damaged`].
+    pub fn is_damaged(&self) -> bool {
+        self.meta.damaged
+    }
+
     /// A new store is being filled: this one is dirty. What [`sync`](Self::sync) reports meanwhile concerns the new store,
     /// which a crash still undoes as a whole.
     pub fn base_in_progress(&self) -> bool {
@@ -281,6 +286,19 @@ impl Journal {
             return Ok(());
         }
         let meta = StoreMeta { epoch, ..self.meta };
+        let written = meta.write(&*self.storage);
+        self.or_fail(written)?;
+        self.meta = meta;
+        Ok(())
+    }
+
+    /// Remembers that something in the log cannot be read back, until another log has taken its place. Durable on return.
+    pub fn mark_damaged(&mut self) -> Result<(), JournalError> {
+        self.usable()?;
+        if self.meta.damaged {
+            return Ok(());
+        }
+        let meta = StoreMeta { damaged: true, ..self.meta };
         let written = meta.write(&*self.storage);
         self.or_fail(written)?;
         self.meta = meta;

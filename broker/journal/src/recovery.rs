@@ -97,7 +97,7 @@ pub(crate) fn open(
     let is_fresh = !names.iter().any(|name| name == STORE_NAME);
     let meta = if is_fresh {
         refuse_foreign(storage, &names)?;
-        StoreMeta { id: fresh, epoch: Epoch(0), generation: 0 }
+        StoreMeta { id: fresh, epoch: Epoch(0), generation: 0, damaged: false }
     } else {
         StoreMeta::read(storage)?
     };

@@ -1,5 +1,5 @@
-//! The file `store`: whose directory this is, the highest epoch it knows (rule 2), and which generation of the log is the
-//! current one. A few lines of text with a checksum, replaced as a whole and durably. It is written only when the current
+//! The file `store`: whose directory this is, the highest epoch it knows (rule 2), which generation of the log is the
+//! current one, and whether that one was found damaged. A few lines of text with a checksum, replaced as a whole and durably. It is written only when the current
 //! generation's first segment exists, so a store without it has lost something.
 
 use std::io::IoSlice;
@@ -25,12 +25,16 @@ pub(crate) struct StoreMeta {
     /// No record of a lower epoch's primary is taken any more.
     pub(crate) epoch: Epoch,
     pub(crate) generation: u32,
+    /// Something in the log of this generation cannot be read back: the store is whole again with the next one.
+    pub(crate) damaged: bool,
 }
 
 impl StoreMeta {
     fn encode(&self) -> String {
+        let Self { id, epoch, generation, damaged } = self;
+        let damaged = if *damaged { "yes" } else { "no" };
         let lines =
-            format!("{TITLE}\nformat {FORMAT}\nid {}\nepoch {}\ngeneration {}\n", self.id, self.epoch, self.generation);
+            format!("{TITLE}\nformat {FORMAT}\nid {id}\nepoch {epoch}\ngeneration {generation}\ndamaged {damaged}\n");
         format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes()))
     }
 
@@ -96,8 +100,13 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
         Err(_) => return Err(bad),
     }
     let parsed = (field("id")?.parse(), field("epoch")?.parse(), field("generation")?.parse());
+    let damaged = match field("damaged")? {
+        "yes" => true,
+        "no" => false,
+        _ => return Err(bad),
+    };
     match parsed {
-        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation }),
+        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, damaged }),
         _ => Err(bad),
     }
 }
@@ -106,7 +115,7 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
 mod tests {
     use super::*;
 
-    const META: StoreMeta = StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3 };
+    const META: StoreMeta = StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3, damaged: false };
 
     #[test]
     fn the_file_is_text_for_people() {
@@ -116,10 +125,13 @@ mod tests {
             id 0000000000000000000000000000feed
             epoch 12
             generation 3
-            checksum e5a90f62
+            damaged no
+            checksum eaa46300
         "#]]
         .assert_eq(&META.encode());
         assert_eq!(decode(META.encode().as_bytes()), Ok(META));
+        let damaged = StoreMeta { damaged: true, ..META };
+        assert_eq!(decode(damaged.encode().as_bytes()), Ok(damaged));
     }
 
     #[test]

@@ -41,6 +41,8 @@ pub struct RecoveredLog {
     pub applied: Index,
     /// The records after `applied`, to the log's end.
     pub pending: VecDeque<Frame>,
+    /// Something in it cannot be read back.
+    pub damaged: bool,
 }
 
 /// One connection to a primary, counted by the backup. Completions of an earlier one are void: the log may have been cut since.
@@ -162,13 +164,15 @@ pub struct Backup {
     epoch_is_durable: bool,
     link: Link,
     catch_up: Option<CatchUp>,
+    /// Something in the log cannot be read back: only a base, which begins another, makes this store whole.
+    damaged: bool,
     /// A primary has welcomed this process.
     has_followed: bool,
 }
 
 impl Backup {
     pub fn new(now: Duration, config: BackupConfig, log: RecoveredLog) -> Self {
-        let RecoveredLog { known_epoch, history, first, floor, applied, pending } = log;
+        let RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged } = log;
         Self {
             config,
             known_epoch,
@@ -183,6 +187,7 @@ impl Backup {
             epoch_is_durable: false,
             link: Link::Down { since: now, reset: false },
             catch_up: None,
+            damaged,
             has_followed: false,
         }
     }
@@ -214,7 +219,7 @@ impl Backup {
     }
 
     pub fn is_clean(&self) -> bool {
-        self.catch_up.is_none()
+        self.catch_up.is_none() && !self.damaged
     }
 
     pub fn is_connected(&self) -> bool {
@@ -451,6 +456,7 @@ impl Backup {
     pub fn handle_base_completed(&mut self, session: Session, out: &mut Vec<BackupOutput>) {
         if session == self.session && self.catch_up.as_ref().is_some_and(|catch_up| catch_up.completing) {
             self.catch_up = None;
+            self.damaged = false;
             out.push(BackupOutput::CaughtUp(self.floor));
         }
     }

@@ -215,18 +215,18 @@ impl Node {
                 self.checkpoints.not_before = self.now + RETRY;
                 match error {
                     // A disk that loses what it was given is not to be trusted with the log either.
-                    CheckpointError::Failed(failure) if !failure.is_full() => self.end_role_by_checkpoint(&failure),
+                    CheckpointError::Failed(failure) if !failure.is_full() => {
+                        self.end_role(format!(
+                            "a checkpoint failed, so this process gives up its role and ends: {failure}"
+                        ));
+                    }
                     CheckpointError::Read(error @ (ReadError::Failed(_) | ReadError::Damaged { .. })) => {
-                        self.end_role_by_checkpoint(&error);
+                        self.end_role_damaged(format!("messages cannot be moved: {error}"));
                     }
                     error => tracing::warn!("no checkpoint this time, so the log grows: {error}"),
                 }
             }
         }
-    }
-
-    fn end_role_by_checkpoint(&mut self, error: &dyn std::error::Error) {
-        self.end_role(format!("a checkpoint failed, so this process gives up its role and ends: {error}"));
     }
 
     pub(super) fn handle_installed(&mut self, installed: Installed) {

@@ -55,6 +55,9 @@ const ARENA_RESERVE_BYTES: usize = 1 << 10;
 /// How long an orderly end may take, after which the process ends all the same.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long the end of a process that has found damage waits for the disk to remember it.
+const MARK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// How this process stands to the log.
 enum Role {
     /// The journal is being read again; what arrives is dropped.
@@ -86,6 +89,8 @@ pub(crate) struct Node {
     /// Since when this process has been on its way out.
     leaving: Option<Duration>,
     ended: bool,
+    /// Ends when the journal has marked the store as damaged.
+    damage_noted: Option<std::sync::mpsc::Receiver<()>>,
     /// The last step ended with messages that could be handed out at once.
     more_to_deliver: bool,
     /// The last step ended with bodies that could leave memory at once.
@@ -134,6 +139,7 @@ impl Node {
             shared: parts.shared,
             leaving: None,
             ended: false,
+            damage_noted: None,
             more_to_deliver: false,
             more_to_evict: false,
             now: Duration::ZERO,
@@ -184,6 +190,9 @@ impl Node {
             }
         }
         self.publish_status();
+        if let Some(noted) = self.damage_noted {
+            _ = noted.recv_timeout(MARK_TIMEOUT); // the loop is over: nobody waits for this thread
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -227,6 +236,15 @@ impl Node {
         }
     }
 
+    /// Something in the log cannot be read back. The store is marked, so that this replica's next process is not counted on
+    /// before it has fetched everything anew.
+    fn end_role_damaged(&mut self, reason: String) {
+        let (noted, done) = std::sync::mpsc::channel();
+        self.journal.order(Order::MarkDamaged(noted));
+        self.damage_noted = Some(done);
+        self.end_role(reason);
+    }
+
     /// The disk does not do what it must: nothing is acknowledged any more, and another replica takes over.
     fn end_role(&mut self, reason: String) {
         tracing::error!("{reason}");
@@ -239,11 +257,12 @@ impl Node {
     fn handle_loaded(&mut self, queue: QueueId, messages: Result<Vec<(Index, Option<Message>)>, String>) {
         let messages = match messages {
             Ok(messages) => messages,
-            Err(reason) => return self.end_role(format!("messages cannot be read back: {reason}")),
+            Err(reason) => return self.end_role_damaged(format!("messages cannot be read back: {reason}")),
         };
         let missing = messages.iter().find(|(index, message)| message.is_none() && self.core.holds(queue, *index));
         if let Some((index, _)) = missing {
-            return self.end_role(format!("message {index} of queue {queue} is not in the log: the log is damaged"));
+            let reason = format!("message {index} of queue {queue} is not in the log: the log is damaged");
+            return self.end_role_damaged(reason);
         }
         let there = messages.into_iter().filter_map(|(index, message)| Some((index, message?))).collect();
         self.core.handle_loaded(queue, there, &mut self.out);

@@ -58,6 +58,8 @@ pub(crate) enum RoleStatus {
         primary: Option<Identity>,
         /// For how long no primary has been heard, and whether by a reset.
         lost: Option<(Duration, bool)>,
+        /// Its log is whole.
+        clean: bool,
         catch_up: Option<CatchUpProgress>,
     },
     Primary {
@@ -79,7 +81,11 @@ pub(crate) enum RoleStatus {
 
 impl NodeStatus {
     pub(crate) fn is_clean(&self) -> bool {
-        !matches!(&self.role, RoleStatus::Recovering | RoleStatus::Ended | RoleStatus::Backup { catch_up: Some(_), .. })
+        match &self.role {
+            RoleStatus::Recovering | RoleStatus::Ended => false,
+            RoleStatus::Primary { .. } => true,
+            RoleStatus::Backup { clean, .. } => *clean,
+        }
     }
 
     /// Serves, or follows as a member of the set: what a budget of disruptions may count on.
@@ -225,6 +231,7 @@ impl Node {
                     .lost()
                     .filter(|_| role.backup.has_followed())
                     .map(|(since, reset)| (self.now.saturating_sub(since), reset)),
+                clean: role.backup.is_clean(),
                 catch_up: role.backup.catch_up(),
             },
             Role::Primary(role) => {

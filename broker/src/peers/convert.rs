@@ -232,7 +232,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
     match &status.role {
         RoleStatus::Recovering => to.set_role(wire::Role::Recovering),
         RoleStatus::Ended => to.set_role(wire::Role::Ended),
-        RoleStatus::Backup { primary, lost, catch_up } => {
+        RoleStatus::Backup { primary, lost, catch_up, .. } => {
             to.set_role(match (primary, catch_up) {
                 (_, Some(_)) => wire::Role::CatchingUp,
                 (Some(_), None) => wire::Role::Backup,

@@ -80,6 +80,7 @@ fn empty_log(known_epoch: u64) -> RecoveredLog {
         floor: Index(0),
         applied: Index(0),
         pending: Default::default(),
+        damaged: false,
     }
 }
 

@@ -171,7 +171,7 @@ impl Node {
         let config =
             BackupConfig { me: self.identity(), replicated_only: self.replicated, backup_timeout: BACKUP_TIMEOUT };
         let (known_epoch, history, first) = (self.store.known_epoch, log.history(), log.first());
-        let log = RecoveredLog { known_epoch, history, first, floor, applied, pending };
+        let log = RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged: false };
         let backup = Backup::new(now, config, log);
         self.role = Role::Backup(Box::new(backup));
         self.acts.push(Act::HangUp);

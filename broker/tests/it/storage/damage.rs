@@ -1,4 +1,5 @@
-//! A byte of an old segment that has changed on the disk: nothing wrong is ever handed out, and the next replica has it whole.
+//! A byte of an old segment that has changed on the disk: nothing wrong is ever handed out, the next replica has it whole, and
+//! the damaged one is repaired from it.
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -75,4 +76,12 @@ fn a_replica_that_cannot_read_a_message_gives_up_its_role_and_another_serves_it_
     }
     assert!(seen.first().is_some_and(|first| *first <= next), "{next} to come, and it begins with {:?}", seen.first());
     assert!(seen.iter().copied().eq(seen[0]..MESSAGES), "{seen:?}");
+    drop(client);
+
+    // The damaged one does not count on its log any more: it leaves the set, fetches everything, and comes back whole.
+    cluster.brokers[damaged].restart();
+    cluster.await_all_in_sync();
+    let log = cluster.brokers[damaged].log();
+    assert!(log.contains("resume=Base"), "{log}");
+    assert!(segment.metadata().is_err(), "the damaged segment is gone");
 }
