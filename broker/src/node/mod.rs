@@ -52,6 +52,10 @@ const CLIENT_BATCH: usize = 64;
 const ARENA_BYTES: usize = 256 << 10;
 const ARENA_RESERVE_BYTES: usize = 1 << 10;
 
+/// What a message in memory takes beside its body and properties, in bytes: its names, its bookkeeping, its share of the
+/// buffer that it came in.
+const MESSAGE_OVERHEAD_BYTES: u64 = 256;
+
 /// How long an orderly end may take, after which the process ends all the same.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -325,7 +329,9 @@ impl Node {
         self.dispatch_effects();
         self.order_loads();
         if let Role::Primary(role) = &self.role {
-            self.more_to_evict = self.core.evict(role.primary.own_durable(), self.config.memory_budget);
+            let around = self.core.resident_messages().saturating_mul(MESSAGE_OVERHEAD_BYTES);
+            let budget = self.config.memory_budget.saturating_sub(around);
+            self.more_to_evict = self.core.evict(role.primary.own_durable(), budget);
         }
         self.drive_checkpoint();
     }
