@@ -80,6 +80,9 @@ pub struct Arguments {
     /// Bytes of memory that this process may use. The container's limit if absent, or the machine's memory.
     #[arg(long, value_name = "BYTES")]
     memory_limit: Option<u64>,
+    /// Brokers that share the memory that is found, one part each.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    memory_sharers: u64,
     /// Hundredths of the memory limit above which publishers must wait, until the process is 5 below.
     #[arg(long, value_name = "PERCENT", default_value_t = 80)]
     memory_watermark: u8,
@@ -257,7 +260,9 @@ impl TryFrom<Arguments> for Config {
         if given.max_message_size == 0 || given.max_message_size > max as u64 {
             return Err(ConfigError::MessageSize { value: given.max_message_size, max });
         }
-        let memory = Memory::resolve(given.memory_limit, given.memory_budget, given.memory_watermark)?;
+        let limit =
+            given.memory_limit.unwrap_or_else(|| crate::resources::memory_limit() / given.memory_sharers.max(1));
+        let memory = Memory::resolve(limit, given.memory_budget, given.memory_watermark)?;
         Ok(Self {
             name,
             cluster: given.cluster,
@@ -323,11 +328,10 @@ struct Memory {
 }
 
 impl Memory {
-    fn resolve(limit: Option<u64>, budget: Option<u64>, watermark: u8) -> Result<Self, ConfigError> {
+    fn resolve(limit: u64, budget: Option<u64>, watermark: u8) -> Result<Self, ConfigError> {
         if !(MIN_MEMORY_WATERMARK..=100).contains(&watermark) {
             return Err(ConfigError::MemoryWatermark(watermark));
         }
-        let limit = limit.unwrap_or_else(crate::resources::memory_limit);
         let share = |percent: u8| u64::try_from(u128::from(limit) * u128::from(percent) / 100).unwrap_or(u64::MAX);
         // A low watermark lowers the budget that nobody has set with it.
         let budget = budget.unwrap_or_else(|| share(DEFAULT_BUDGET_PERCENT.min(watermark / 2)));
@@ -380,17 +384,19 @@ mod tests {
     #[test]
     fn memory_is_shared_out_by_its_limit() {
         let table = [
-            ((Some(1000), None, 80), Memory { limit: 1000, budget: 400 }),
-            ((Some(1000), Some(799), 80), Memory { limit: 1000, budget: 799 }),
-            ((Some(1000), None, 20), Memory { limit: 1000, budget: 100 }),
-            ((Some(1000), Some(0), 80), Memory { limit: 1000, budget: 0 }),
-            ((Some(u64::MAX), Some(5), 100), Memory { limit: u64::MAX, budget: 5 }),
+            ((1000, None, 80), Memory { limit: 1000, budget: 400 }),
+            ((1000, Some(799), 80), Memory { limit: 1000, budget: 799 }),
+            ((1000, None, 20), Memory { limit: 1000, budget: 100 }),
+            ((1000, Some(0), 80), Memory { limit: 1000, budget: 0 }),
+            ((u64::MAX, Some(5), 100), Memory { limit: u64::MAX, budget: 5 }),
         ];
         for ((limit, budget, watermark), expected) in table {
             assert_eq!(Memory::resolve(limit, budget, watermark), Ok(expected));
         }
-        let found = Memory::resolve(None, None, 80).unwrap();
-        assert!(found.limit > 0 && found.budget == found.limit * 2 / 5, "{found:?}");
+        let given = [&GOOD[..], &["--memory-sharers", "4"]].concat();
+        let (alone, shared) = (parse(&GOOD).unwrap(), parse(&given).unwrap());
+        assert!(alone.memory_limit > 0 && alone.memory_budget == alone.memory_limit * 2 / 5, "{alone:?}");
+        assert_eq!(shared.memory_limit, alone.memory_limit / 4);
     }
 
     #[test]

@@ -196,6 +196,7 @@ impl Config {
             ("--backup-timeout-ms", timings.backup_timeout.as_millis().to_string()),
             ("--stall-timeout-ms", timings.stall_timeout.as_millis().to_string()),
             ("--tls-dir", self.dir.tls().display().to_string()),
+            ("--memory-sharers", self.places.len().to_string()),
         ];
         let mut arguments: Vec<String> =
             with_value.into_iter().flat_map(|(flag, value)| [flag.into(), value]).collect();
@@ -316,6 +317,7 @@ mod tests {
         };
         assert_eq!(value("--name"), "dev-1");
         assert_eq!(value("--min-in-sync"), "2");
+        assert_eq!(value("--memory-sharers"), "3");
         assert_eq!(value("--grpc-listen"), config.places[1].grpc.to_string());
         let peers: Vec<_> = config.places.iter().map(|place| format!("{}={}", place.name, place.grpc)).collect();
         assert_eq!(value("--peers"), peers.join(","));
