@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::{Storage, StorageFile};
 
@@ -16,7 +16,11 @@ const SECTOR_BYTES: usize = 512;
 
 /// A directory; clones are the same one.
 #[derive(Clone, Default)]
-pub struct SimStorage(Arc<Mutex<Disk>>);
+pub struct SimStorage {
+    disk: Arc<Mutex<Disk>>,
+    /// Told when the faults change.
+    changed: Arc<Condvar>,
+}
 
 /// What goes wrong next.
 #[derive(Clone, Debug, Default)]
@@ -31,6 +35,8 @@ pub struct Faults {
     pub read_error_after: Option<u64>,
     /// What may still be written, in bytes; then ENOSPC.
     pub space: Option<u64>,
+    /// Syncs of files do not return until this is false again: a disk that hangs.
+    pub hang_syncs: bool,
 }
 
 #[derive(Clone, Default)]
@@ -75,6 +81,7 @@ impl SimStorage {
 
     pub fn set_faults(&self, faults: Faults) {
         self.disk().faults = faults;
+        self.changed.notify_all();
     }
 
     /// How many changes (writes, syncs, creations …) there have been: the points at which power may fail.
@@ -125,7 +132,7 @@ impl SimStorage {
 
     /// Another disk in the same state, what is not synced included.
     pub fn fork_unsynced(&self) -> Self {
-        Self(Arc::new(Mutex::new(self.disk().clone())))
+        Self { disk: Arc::new(Mutex::new(self.disk().clone())), changed: Arc::default() }
     }
 
     /// Another disk with the same durable and visible content.
@@ -139,7 +146,7 @@ impl SimStorage {
     }
 
     fn disk(&self) -> MutexGuard<'_, Disk> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.disk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -312,7 +319,11 @@ impl StorageFile for SimFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let disk = &mut *self.storage.disk();
+        let mut disk = self.storage.disk();
+        while disk.faults.hang_syncs {
+            disk = self.storage.changed.wait(disk).unwrap_or_else(PoisonError::into_inner);
+        }
+        let disk = &mut *disk;
         if disk.change()? {
             return Err(no_power());
         }

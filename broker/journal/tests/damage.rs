@@ -193,6 +193,30 @@ fn what_a_failed_sync_left_in_the_cache_is_written_again() {
     }
 }
 
+/// A disk that hangs keeps the report back, and nobody from reading what is there.
+#[test]
+fn a_disk_that_hangs_holds_the_report_and_not_the_readers() {
+    let storage = SimStorage::new();
+    let mut journal = open(storage.clone()).journal;
+    journal.append(&records(1, 1..=3)).unwrap();
+    journal.sync().unwrap();
+    storage.set_faults(Faults { hang_syncs: true, ..Faults::default() });
+    let mut reader = journal.reader();
+    std::thread::scope(|scope| {
+        let (done, reports) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            journal.append(&records(1, 4..=6)).unwrap();
+            done.send(journal.durable()).unwrap();
+            done.send(journal.sync().unwrap()).unwrap();
+        });
+        assert_eq!(reports.recv().unwrap().index, Index(3), "written, and not durable");
+        assert_eq!(positions(&reader.read_from(Index(2), 1 << 20).unwrap()), "1:2 1:3 1:4 1:5 1:6");
+        assert!(reports.try_recv().is_err(), "the sync has not returned");
+        storage.set_faults(Faults::default());
+        assert_eq!(reports.recv().unwrap().index, Index(6));
+    });
+}
+
 #[test]
 fn a_disk_that_cannot_be_read_is_told_and_nothing_is_changed() {
     let storage = synced_one_by_one(40);

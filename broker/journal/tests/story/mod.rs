@@ -27,6 +27,7 @@ fn message(epoch: u64, index: u64, body_bytes: usize) -> Message {
         routing_key: ShortStr::from_static("orders"),
         properties: Bytes::new(),
         persistent: true,
+        parts: None,
         body: body.into(),
     }
 }
