@@ -1,12 +1,9 @@
 //! Which segments go, which stay as they are, and which are rewritten: the plan of a checkpoint's other half. It reads and
 //! writes nothing.
 
-use understudy_record::{FRAME_HEADER_BYTES, Index};
+use understudy_record::Index;
 
 use crate::segment::SegmentId;
-
-/// What a message takes in a segment beside body and properties, in bytes, about: header, names, targets.
-const OVERHEAD_BYTES: u64 = FRAME_HEADER_BYTES as u64 + 48;
 
 /// What holds messages now, with its range of indexes; sources' ranges ascend and do not overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,10 +15,10 @@ pub(crate) struct Source {
     pub(crate) len: u64,
     /// It cannot stay as it is.
     pub(crate) must_move: bool,
+    pub(crate) live_messages: u64,
+    /// What they take in it, about.
+    pub(crate) live_bytes: u64,
 }
-
-/// A message that is still in a queue, and its body's and properties' bytes.
-pub(crate) type Live = (Index, u32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -31,12 +28,11 @@ pub(crate) enum Step {
     Rewrite { first: Index, last: Index },
 }
 
-/// `live` ascends, each index once.
-pub(crate) fn plan(sources: &[Source], live: &[Live], segment_bytes: u64) -> Vec<Step> {
+pub(crate) fn plan(sources: &[Source], segment_bytes: u64) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut run: Vec<(Source, Fate)> = Vec::new();
     for source in sources {
-        let fate = fate(source, live, segment_bytes);
+        let fate = fate(source, segment_bytes);
         if fate == Fate::Stay {
             flush(&mut run, &mut steps);
             steps.push(Step::Keep(*source));
@@ -46,13 +42,6 @@ pub(crate) fn plan(sources: &[Source], live: &[Live], segment_bytes: u64) -> Vec
     }
     flush(&mut run, &mut steps);
     steps
-}
-
-/// The messages of `live` in this range.
-pub(crate) fn within(live: &[Live], first: Index, last: Index) -> &[Live] {
-    let from = live.partition_point(|(index, _)| *index < first);
-    let to = live.partition_point(|(index, _)| *index <= last);
-    live.get(from..to).unwrap_or_default()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +54,10 @@ enum Fate {
     Dead,
 }
 
-fn fate(source: &Source, live: &[Live], segment_bytes: u64) -> Fate {
-    let live = within(live, source.first, source.last);
-    let bytes: u64 = live.iter().map(|(_, bytes)| u64::from(*bytes) + OVERHEAD_BYTES).sum();
+fn fate(source: &Source, segment_bytes: u64) -> Fate {
     match () {
-        () if live.is_empty() => Fate::Dead,
-        () if source.must_move || bytes < source.len / 2 => Fate::Move,
+        () if source.live_messages == 0 => Fate::Dead,
+        () if source.must_move || source.live_bytes < source.len / 2 => Fate::Move,
         () if source.len < segment_bytes / 4 => Fate::Small,
         () => Fate::Stay,
     }
@@ -98,47 +85,58 @@ mod tests {
 
     fn source(sequence: u32, first: u64, last: u64, len: u64) -> Source {
         let id = Some(SegmentId::log(0, sequence));
-        Source { id, first: Index(first), last: Index(last), len, must_move: false }
+        let (first, last) = (Index(first), Index(last));
+        Source { id, first, last, len, must_move: false, live_messages: 0, live_bytes: 0 }
     }
 
-    /// Every message of the range lives and is of 1000 bytes.
-    fn live(ranges: &[(u64, u64)]) -> Vec<Live> {
-        ranges.iter().flat_map(|&(first, last)| first..=last).map(|index| (Index(index), 1000)).collect()
+    /// Every message of the ranges lives and is of 1000 bytes.
+    fn alive(sources: &[Source], ranges: &[(u64, u64)]) -> Vec<Source> {
+        let alive = |source: &Source| {
+            let within = |index: &u64| (source.first.0..=source.last.0).contains(index);
+            let live_messages = ranges.iter().flat_map(|&(first, last)| first..=last).filter(within).count() as u64;
+            Source { live_messages, live_bytes: live_messages * 1000, ..*source }
+        };
+        sources.iter().map(alive).collect()
     }
 
-    fn check(sources: &[Source], ranges: &[(u64, u64)], expected: &[Step]) {
-        assert_eq!(plan(sources, &live(ranges), SEGMENT), expected, "live: {ranges:?}");
-    }
-
-    fn rewrite(first: u64, last: u64) -> Step {
-        Step::Rewrite { first: Index(first), last: Index(last) }
+    /// `Ok`: the source of this number stays; `Err`: this range is rewritten.
+    fn check(sources: &[Source], ranges: &[(u64, u64)], expected: &[Result<usize, (u64, u64)>]) {
+        let sources = alive(sources, ranges);
+        let expected: Vec<Step> = expected
+            .iter()
+            .map(|step| match step {
+                Ok(number) => Step::Keep(sources[*number]),
+                Err((first, last)) => Step::Rewrite { first: Index(*first), last: Index(*last) },
+            })
+            .collect();
+        assert_eq!(plan(&sources, SEGMENT), expected, "live: {ranges:?}");
     }
 
     #[test]
     fn dead_segments_go_live_ones_stay_and_the_rest_is_gathered() {
         let all = [source(0, 1, 60, SEGMENT), source(1, 61, 120, SEGMENT), source(2, 121, 180, SEGMENT)];
         check(&all, &[], &[]);
-        check(&all, &[(1, 180)], &all.map(Step::Keep));
-        check(&all, &[(7, 7)], &[rewrite(1, 60)]);
-        check(&all, &[(7, 7), (170, 171)], &[rewrite(1, 180)]);
-        check(&all, &[(7, 7), (61, 120), (170, 171)], &[rewrite(1, 60), Step::Keep(all[1]), rewrite(121, 180)]);
-        check(&all, &[(61, 100), (121, 122)], &[Step::Keep(all[1]), rewrite(121, 180)]);
+        check(&all, &[(1, 180)], &[Ok(0), Ok(1), Ok(2)]);
+        check(&all, &[(7, 7)], &[Err((1, 60))]);
+        check(&all, &[(7, 7), (170, 171)], &[Err((1, 180))]);
+        check(&all, &[(7, 7), (61, 120), (170, 171)], &[Err((1, 60)), Ok(1), Err((121, 180))]);
+        check(&all, &[(61, 100), (121, 122)], &[Ok(1), Err((121, 180))]);
     }
 
     #[test]
     fn small_ones_wait_for_a_neighbour() {
         let small = [source(0, 1, 5, 6000), source(1, 61, 120, SEGMENT)];
-        check(&small, &[(1, 5)], &[Step::Keep(small[0])]);
-        check(&small, &[(1, 5), (61, 61)], &[rewrite(1, 120)]);
-        check(&small, &[(1, 5), (61, 120)], &small.map(Step::Keep));
+        check(&small, &[(1, 5)], &[Ok(0)]);
+        check(&small, &[(1, 5), (61, 61)], &[Err((1, 120))]);
+        check(&small, &[(1, 5), (61, 120)], &[Ok(0), Ok(1)]);
         let two = [source(0, 1, 5, 6000), source(1, 61, 65, 6000)];
-        check(&two, &[(1, 5), (61, 65)], &[rewrite(1, 65)]);
+        check(&two, &[(1, 5), (61, 65)], &[Err((1, 65))]);
     }
 
     #[test]
     fn what_must_move_moves() {
         let base = Source { id: None, must_move: true, ..source(0, 1, 60, SEGMENT) };
-        check(&[base], &[(1, 60)], &[rewrite(1, 60)]);
+        check(&[base], &[(1, 60)], &[Err((1, 60))]);
         check(&[base], &[], &[]);
     }
 }

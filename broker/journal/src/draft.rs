@@ -4,7 +4,7 @@
 //!
 //! [`Journal::install`]: crate::Journal::install
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
@@ -12,9 +12,10 @@ use bytes::BytesMut;
 use understudy_record::{BasePiece, Frame, HeldMessage, Index, PartRef, Position, StoreId};
 
 use crate::checkpoint::{self, CHECKPOINT_DRAFT_NAME, Entry, Manifest};
-use crate::consolidate::{Live, Source, Step, plan, within};
+use crate::consolidate::{Source, Step, plan};
 use crate::error::Failure;
 use crate::journal::Options;
+use crate::live::LiveSet;
 use crate::reader::{LogReader, ReadError, Segment, Shared, lock};
 use crate::recovery::create_segment;
 use crate::segment::SegmentId;
@@ -65,7 +66,7 @@ pub struct Draft<'a> {
     len: u64,
     unsynced: u64,
     sync_point: Option<Position>,
-    live: Vec<Live>,
+    live: LiveSet,
     /// Of each large message, the bytes that its parts hold.
     in_parts: HashMap<Index, u64>,
     arena: BytesMut,
@@ -114,7 +115,7 @@ impl Checkpointer {
         self.remove_draft()?;
         let generation = lock(&self.shared).generation();
         let (file, len) = checkpoint::create_draft(storage, self.store, generation)?;
-        let (live, in_parts, arena) = (Vec::new(), HashMap::new(), BytesMut::new());
+        let (live, in_parts, arena) = (LiveSet::default(), HashMap::new(), BytesMut::new());
         Ok(Draft { maker: self, generation, file, len, unsynced: 0, sync_point: None, live, in_parts, arena })
     }
 
@@ -159,10 +160,14 @@ impl Draft<'_> {
         let mut frames = Vec::with_capacity(pieces.len());
         for piece in pieces {
             match piece {
-                BasePiece::Start { sync_point, .. } => self.sync_point = Some(*sync_point),
+                BasePiece::Start { sync_point, .. } => {
+                    self.sync_point = Some(*sync_point);
+                    self.live = LiveSet::of_ranges(self.range_starts());
+                }
                 BasePiece::Held { messages, .. } => {
-                    let in_parts = &self.in_parts;
-                    self.live.extend(messages.iter().map(|message| weight(message, in_parts)));
+                    for message in messages {
+                        self.live.insert(message.index, weight(message, &self.in_parts));
+                    }
                 }
                 BasePiece::Parts { message, parts } => {
                     let bytes = parts.iter().map(|part| u64::from(part.bytes)).sum();
@@ -183,7 +188,7 @@ impl Draft<'_> {
 
     /// These parts are read by somebody still, whatever the state says: they stay where they can be found.
     pub fn pin(&mut self, parts: &[PartRef]) {
-        self.live.extend(parts.iter().map(|part| (part.index, part.bytes)));
+        parts.iter().for_each(|part| self.live.insert(part.index, part.bytes.into()));
     }
 
     /// Moves what has to move and makes everything durable. `floor`: the last index whose effects the pieces may show.
@@ -192,13 +197,10 @@ impl Draft<'_> {
         let sync_point = self.sync_point.ok_or(CheckpointError::Order { what: "an end without a start" })?;
         let end = Frame::base(sync_point, floor, &BasePiece::End { floor }, &mut self.arena);
         self.write(&[end], pace)?;
-        self.live.sort_unstable();
-        self.live.dedup_by_key(|(index, _)| *index);
-
         let (sources, log_start, first_record) = self.sources(sync_point.index, retain_from)?;
         let mut kept = Vec::new();
         let mut moved_bytes = 0;
-        for step in plan(&sources, &self.live, self.maker.options.segment_bytes) {
+        for step in plan(&sources, self.maker.options.segment_bytes) {
             match step {
                 Step::Keep(source) => kept.push(self.stays(source)?),
                 Step::Rewrite { first, last } => moved_bytes += self.rewrite(first, last, &mut kept, pace)?,
@@ -224,6 +226,20 @@ impl Draft<'_> {
         Ok(Finished { generation, sync_point, floor, log_start, first_record, kept, obsolete, bytes, moved_bytes })
     }
 
+    /// Where the ranges of all that holds messages begin.
+    fn range_starts(&self) -> Vec<Index> {
+        let shared = &mut *lock(&self.maker.shared);
+        let log = shared.segments.iter().map(|segment| segment.first.max(shared.first));
+        let mut starts: Vec<Index> = log.chain(shared.older.kept.iter().map(|kept| kept.first)).collect();
+        starts.extend(shared.older.base().first().map(|(first, ..)| *first));
+        starts
+    }
+
+    fn source(&self, id: Option<SegmentId>, first: Index, last: Index, len: u64, must_move: bool) -> Source {
+        let (live_messages, live_bytes) = self.live.within(first, last);
+        Source { id, first, last, len, must_move, live_messages, live_bytes }
+    }
+
     /// What holds messages up to the sync point and is not to stay in the log; the log's first segment from then on, and the
     /// first record in it.
     fn sources(&self, sync_point: Index, retain_from: Index) -> Result<(Vec<Source>, u32, Index), CheckpointError> {
@@ -231,13 +247,12 @@ impl Draft<'_> {
         if shared.generation() != self.generation {
             return Err(CheckpointError::GivenUp);
         }
-        let mut sources: Vec<Source> = shared.older.kept.iter().map(kept_source).collect();
+        let stays = |kept: &KeptSegment| self.source(Some(kept.id), kept.first, kept.last, kept.len, false);
+        let mut sources: Vec<Source> = shared.older.kept.iter().map(stays).collect();
         let base = shared.older.base();
-        let mut with_base: Vec<SegmentId> = base.iter().map(|(_, id, _)| *id).collect();
-        with_base.sort_unstable();
-        with_base.dedup();
+        let with_base: BTreeSet<SegmentId> = base.iter().map(|(_, id, _)| *id).collect();
         if let (Some((first, ..)), Some((last, ..))) = (base.first(), base.last()) {
-            sources.push(Source { id: None, first: *first, last: *last, len: 0, must_move: true });
+            sources.push(self.source(None, *first, *last, 0, true));
         }
         // Whole segments up to the sync point, but for the newest that are retained.
         let ends = shared.segments.iter().skip(1).map(|next| next.first.previous());
@@ -259,8 +274,7 @@ impl Draft<'_> {
             let first = segment.first.max(shared.first);
             if first <= *last {
                 let must_move = with_base.contains(&segment.id);
-                let (last, len) = (*last, segment.len);
-                sources.push(Source { id: Some(segment.id), first, last, len, must_move });
+                sources.push(self.source(Some(segment.id), first, *last, segment.len, must_move));
             }
         }
         let start = shared.segments.get(log_start).ok_or(CheckpointError::GivenUp)?;
@@ -294,20 +308,14 @@ impl Draft<'_> {
         pace: Pace<'_>,
     ) -> Result<u64, CheckpointError> {
         let mut reader = LogReader::new(self.maker.storage.clone(), self.maker.store, self.maker.shared.clone());
-        let mut live = within(&self.live, first, last);
+        let (count, bytes) = self.live.within(first, last);
+        let mean = (bytes / count.max(1)).max(1);
+        let at_once = usize::try_from(COPY_BYTES / mean).unwrap_or(1).clamp(1, COPY_MESSAGES);
+        let mut live = self.live.range(first, last).peekable();
         let mut copies = Copies::new(self.maker, self.generation, first);
-        while !live.is_empty() {
-            let mut bytes = 0;
-            let fits = |(_, size): &&Live| {
-                let fits = bytes < COPY_BYTES;
-                bytes += u64::from(*size);
-                fits
-            };
-            let count = live.iter().take(COPY_MESSAGES).take_while(fits).count();
-            let (now, later) = live.split_at(count);
-            let indexes: Vec<Index> = now.iter().map(|(index, _)| *index).collect();
+        while live.peek().is_some() {
+            let indexes: Vec<Index> = live.by_ref().take(at_once).collect();
             copies.add(&indexes, &reader.messages(&indexes)?, pace)?;
-            live = later;
         }
         let (moved, bytes) = copies.finish(last)?;
         kept.extend(moved);
@@ -411,13 +419,8 @@ impl<'a> Copies<'a> {
     }
 }
 
-/// What its own frame holds of it.
-fn weight(message: &HeldMessage, in_parts: &HashMap<Index, u64>) -> Live {
+/// What its own frame holds of it, in bytes.
+fn weight(message: &HeldMessage, in_parts: &HashMap<Index, u64>) -> u64 {
     let elsewhere = if in_parts.is_empty() { None } else { in_parts.get(&message.index) };
-    let bytes = u64::from(message.bytes).saturating_sub(elsewhere.copied().unwrap_or(0));
-    (message.index, u32::try_from(bytes).unwrap_or(u32::MAX))
-}
-
-fn kept_source(kept: &KeptSegment) -> Source {
-    Source { id: Some(kept.id), first: kept.first, last: kept.last, len: kept.len, must_move: false }
+    u64::from(message.bytes).saturating_sub(elsewhere.copied().unwrap_or(0))
 }

@@ -22,6 +22,7 @@ mod draft;
 mod error;
 pub mod inspect;
 mod journal;
+mod live;
 mod reader;
 mod recovery;
 mod segment;

@@ -280,19 +280,20 @@ impl LogReader {
 
     fn find_messages(&self, indexes: &[Index]) -> Result<Vec<Option<Frame>>, ReadError> {
         let mut frames = Vec::with_capacity(indexes.len());
-        let mut at: Option<(SegmentId, Cursor)> = None;
+        // Where the last one was, and whether it was a piece of a base.
+        let mut at: Option<(SegmentId, Cursor, bool)> = None;
         for &index in indexes {
             let Some(Located { version, id, end, offset, exact }) = self.locate(index)? else {
                 frames.push(None);
                 continue;
             };
-            let near = |cursor: &Cursor| {
+            let near = |cursor: &Cursor, was_exact: bool| {
                 // What is near enough is passed over: a jump would read its surroundings anew. A base has no order.
-                let behind = exact && offset < cursor.offset();
+                let behind = (exact || was_exact) && offset < cursor.offset();
                 !behind && offset <= cursor.offset() + SIGNPOST_BYTES
             };
             let mut cursor = match at.take() {
-                Some((open, cursor)) if open == id && near(&cursor) => cursor,
+                Some((open, cursor, was_exact)) if open == id && near(&cursor, was_exact) => cursor,
                 _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
             };
             let mut found = None;
@@ -312,7 +313,7 @@ impl LogReader {
                 }
             }
             frames.push(found);
-            at = Some((id, cursor));
+            at = Some((id, cursor, exact));
         }
         Ok(frames)
     }

@@ -12,7 +12,8 @@ use story::*;
 use understudy_journal::sim::{Faults, SimStorage};
 use understudy_journal::{CheckpointError, Checkpointer, Draft, Finished, Journal, LogReader, Storage};
 use understudy_record::{
-    BasePiece, Frame, FrameKind, HeldMessage, Index, Position, QueueId, QueueSpec, Record, ShortStr, StoreId,
+    BasePiece, Frame, FrameKind, HeldMessage, Index, Message, PartRef, Position, QueueId, QueueSpec, Record, ShortStr,
+    StoreId,
 };
 
 /// Messages of a queue in one piece of a checkpoint: few, so that much happens between two pieces.
@@ -25,17 +26,24 @@ fn queue_ids() -> impl Iterator<Item = QueueId> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Broker {
     queues: BTreeMap<QueueId, BTreeSet<Index>>,
+    /// Parts that no message has claimed.
+    unclaimed: BTreeMap<Index, u32>,
+    /// Of the messages that have some, and that a queue holds.
+    parts: BTreeMap<Index, Vec<PartRef>>,
 }
 
 impl Broker {
     fn apply(&mut self, index: Index, record: &Record) {
         match record {
             Record::QueueDeclare(_) => _ = self.queues.insert(QueueId(index), BTreeSet::new()),
-            Record::Publish { targets, .. } => {
+            Record::Publish { targets, message } => {
                 for target in targets {
                     self.queues.get_mut(target).expect("declared").insert(index);
                 }
+                self.note_parts(index, message);
             }
+            Record::Part { body } => _ = self.unclaimed.insert(index, body.len() as u32),
+            Record::Discard { parts } => self.unclaimed.retain(|part, _| !parts.contains(part)),
             Record::Dequeue { queue, messages } => {
                 let queue = self.queues.get_mut(queue).expect("declared");
                 messages.iter().for_each(|message| _ = queue.remove(message));
@@ -45,6 +53,18 @@ impl Broker {
             }
             other => panic!("not in these stories: {other:?}"),
         }
+        self.forget_parts();
+    }
+
+    fn note_parts(&mut self, index: Index, message: &Message) {
+        if let Some(parts) = &message.parts {
+            parts.iter().for_each(|part| _ = self.unclaimed.remove(&part.index));
+            self.parts.insert(index, parts.to_vec());
+        }
+    }
+
+    fn forget_parts(&mut self) {
+        self.parts.retain(|message, _| self.queues.values().any(|queue| queue.contains(message)));
     }
 
     fn apply_base(&mut self, piece: &BasePiece) {
@@ -55,15 +75,29 @@ impl Broker {
                 let queue = self.queues.get_mut(queue).expect("declared");
                 queue.extend(messages.iter().map(|message| message.index));
             }
-            BasePiece::Message { queue, index, .. } => {
+            BasePiece::Message { queue, index, message, .. } => {
                 self.queues.get_mut(queue).expect("declared").insert(*index);
+                self.note_parts(*index, message);
             }
+            BasePiece::Parts { message: Index(0), parts } => {
+                self.unclaimed.extend(parts.iter().map(|part| (part.index, part.bytes)));
+            }
+            BasePiece::Parts { message, parts } => _ = self.parts.insert(*message, parts.clone()),
+            BasePiece::End { .. } => self.forget_parts(),
             _ => {}
         }
     }
 
+    /// Messages and parts.
     fn live(&self) -> Vec<Index> {
-        self.queues.values().flatten().copied().collect::<BTreeSet<_>>().into_iter().collect()
+        let messages = self.queues.values().flatten().copied();
+        let claimed = self.parts.values().flatten().map(|part| part.index);
+        let live = messages.chain(claimed).chain(self.unclaimed.keys().copied());
+        live.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn unclaimed(&self) -> Vec<PartRef> {
+        self.unclaimed.iter().map(|(index, bytes)| PartRef { index: *index, bytes: *bytes }).collect()
     }
 }
 
@@ -95,6 +129,7 @@ impl History {
     fn body_of(&self, index: Index) -> Bytes {
         match &self.records[index.0 as usize - 1] {
             Record::Publish { message, .. } => message.body.to_contiguous(),
+            Record::Part { body } => body.to_contiguous(),
             other => panic!("{index} is {other:?}"),
         }
     }
@@ -129,6 +164,8 @@ struct Counts {
     installed: u32,
     moved: u32,
     bases: u32,
+    /// Publishes that claimed parts.
+    large: u32,
 }
 
 struct Run<'a> {
@@ -179,12 +216,32 @@ impl Run<'_> {
 
     /// A publish, or acknowledgements.
     fn traffic(&mut self, dice: &mut Dice) -> Result<(), Failed> {
-        match dice.below(12) {
+        match dice.below(14) {
             0..=6 => {
                 let targets =
                     if dice.below(4) == 0 { queue_ids().collect() } else { vec![QueueId(Index(1 + dice.below(2)))] };
                 let (index, size) = (self.last().next(), dice.below(700));
-                self.write(vec![publish(index, targets, size)])
+                let mut record = publish(index, targets, size);
+                // It claims what has come before it, mostly.
+                if let Record::Publish { message, .. } = &mut record
+                    && dice.below(3) > 0
+                {
+                    message.parts = Some(self.broker.unclaimed()).filter(|parts| !parts.is_empty()).map(Into::into);
+                    self.counts.large += u32::from(message.parts.is_some());
+                }
+                self.write(vec![record])
+            }
+            7 if dice.below(4) == 0 => {
+                let parts = self.broker.unclaimed.keys().copied().collect();
+                self.write(vec![Record::Discard { parts }])
+            }
+            7..=8 => {
+                let (index, size) = (self.last().next(), dice.below(700));
+                let body = match publish(index, Vec::new(), size) {
+                    Record::Publish { message, .. } => message.body,
+                    other => panic!("{other:?}"),
+                };
+                self.write(vec![Record::Part { body }])
             }
             _ => {
                 let id = QueueId(Index(1 + dice.below(2)));
@@ -223,16 +280,25 @@ impl Run<'_> {
             return Ok(());
         };
         let there = self.broker.queues[&queue].range(..before).rev().take(SLICE).copied();
-        let held = |index| HeldMessage { index, delivery_count: 0, bytes: self.history.body_of(index).len() as u32 };
+        let parts_of = |index| self.broker.parts.get(&index).into_iter().flatten();
+        let held = |index| {
+            let bytes = self.history.body_of(index).len() as u32 + parts_of(index).map(|part| part.bytes).sum::<u32>();
+            HeldMessage { index, delivery_count: 0, bytes }
+        };
         let messages: Vec<HeldMessage> = there.map(held).collect();
-        let piece = match messages.last() {
+        let large = messages.iter().filter_map(|message| {
+            let parts = self.broker.parts.get(&message.index)?.clone();
+            Some(BasePiece::Parts { message: message.index, parts })
+        });
+        let mut pieces: Vec<BasePiece> = large.collect();
+        pieces.push(match messages.last() {
             None => BasePiece::QueueDone { queue },
             Some(oldest) => {
                 under_way.left.push((queue, oldest.index));
                 BasePiece::Held { queue, messages }
             }
-        };
-        under_way.draft.add(self.last(), &[piece], &mut |_| true)?;
+        });
+        under_way.draft.add(self.last(), &pieces, &mut |_| true)?;
         self.under_way = Some(under_way);
         Ok(())
     }
@@ -244,6 +310,9 @@ impl Run<'_> {
         let sync_point = self.journal_position();
         let first = topology(sync_point, &self.broker);
         self.write_base(sync_point, &first)?;
+        let unclaimed: Vec<Index> = self.broker.unclaimed.keys().copied().collect();
+        let unclaimed: Vec<BasePiece> = unclaimed.into_iter().map(|part| self.part_piece(part)).collect();
+        self.write_base(sync_point, &unclaimed)?;
         for id in queue_ids() {
             let mut before = sync_point.index.next();
             loop {
@@ -257,6 +326,8 @@ impl Run<'_> {
                     let Record::Publish { message, .. } = &self.history.records[index.0 as usize - 1] else {
                         panic!("{index} is no message")
                     };
+                    let parts = message.parts.iter().flat_map(|parts| parts.iter());
+                    pieces.extend(parts.map(|part| self.part_piece(part.index)));
                     pieces.push(BasePiece::Message { queue: id, index, delivery_count: 0, message: message.clone() });
                     before = index;
                 }
@@ -277,6 +348,10 @@ impl Run<'_> {
         Ok(())
     }
 
+    fn part_piece(&self, index: Index) -> BasePiece {
+        BasePiece::Part { index, body: self.history.body_of(index).into() }
+    }
+
     fn write_base(&mut self, sync_point: Position, pieces: &[BasePiece]) -> Result<(), Failed> {
         let frames = pieces.iter().map(|piece| Frame::base(sync_point, self.last(), piece, &mut BytesMut::new()));
         Ok(self.journal.append(&frames.collect::<Vec<_>>())?)
@@ -290,7 +365,9 @@ impl Run<'_> {
 fn topology(sync_point: Position, broker: &Broker) -> Vec<BasePiece> {
     let start = BasePiece::Start { sync_point, epochs: vec![position(1, 1)], in_sync: Vec::new() };
     let queues = broker.queues.keys().map(|id| BasePiece::Queue { id: *id, spec: spec(*id) });
-    std::iter::once(start).chain(queues).chain([BasePiece::TopologyEnd]).collect()
+    let unclaimed = Some(broker.unclaimed()).filter(|parts| !parts.is_empty());
+    let unclaimed = unclaimed.map(|parts| BasePiece::Parts { message: Index(0), parts });
+    std::iter::once(start).chain(queues).chain(unclaimed).chain([BasePiece::TopologyEnd]).collect()
 }
 
 struct Recovered {
@@ -407,13 +484,13 @@ fn every_message_is_there_whenever_power_fails() {
             }
         }
     }
-    let Counts { installed, moved, bases } = counts;
+    let Counts { installed, moved, bases, large } = counts;
     println!(
-        "{points} points of failure, {crashes} crashes; {installed} checkpoints, {moved} of which moved messages, {bases} bases"
+        "{points} points of failure, {crashes} crashes; {installed} checkpoints, {moved} of which moved messages, {bases} bases, {large} large messages"
     );
     assert!(
-        points > 600 && moved > 100 && bases > 10,
-        "{points} points, {installed} checkpoints, {moved} moved, {bases} bases"
+        points > 600 && moved > 100 && bases > 10 && large > 100,
+        "{points} points, {installed} checkpoints, {moved} moved, {bases} bases, {large} large messages"
     );
 }
 
