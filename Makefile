@@ -9,10 +9,10 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench need clean
+.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 need:
 	@tools/need-rust
@@ -57,6 +57,9 @@ e2e: need ## The cluster tests, on such a Kubernetes of their own
 
 bench: release ## Ours beside RabbitMQ's quorum queues on this machine, in one run, as ratios
 	target/release/understudy-bench compare $(BENCH)
+
+bench-storage: release ## The log alone: its limit, restart, memory, disk, and what checkpoints cost
+	for what in limit restart backlog old steady; do target/release/understudy-bench $$what || exit; done
 
 clean: ## Build results
 	$(CARGO) clean
