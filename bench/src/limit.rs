@@ -225,6 +225,7 @@ impl<'a> Load<'a> {
                 routing_key: ShortStr::from_static("orders"),
                 properties: Bytes::new(),
                 persistent: true,
+                parts: None,
                 body: body.clone().into(),
             };
             let record = Record::Publish { targets: vec![QueueId(Index(1))], message };

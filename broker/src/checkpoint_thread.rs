@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
 use understudy_journal::{CheckpointError, Checkpointer, Draft, Finished, Obsolete};
-use understudy_record::{BasePiece, Index};
+use understudy_record::{BasePiece, Index, PartRef};
 
 use crate::node::{CheckpointEvent, Event};
 
@@ -33,6 +33,8 @@ pub(crate) enum CheckpointOrder {
     Finish {
         floor: Index,
         retain_from: Index,
+        /// Parts that are in no piece and are needed all the same.
+        pinned: Vec<PartRef>,
     },
     /// It does not come into force.
     Discard(Box<Finished>),
@@ -99,8 +101,9 @@ impl CheckpointThread {
                     }
                     _ => Ok(None),
                 },
-                CheckpointOrder::Finish { floor, retain_from } => match draft.take() {
-                    Some((current, draft)) if current == id => {
+                CheckpointOrder::Finish { floor, retain_from, pinned } => match draft.take() {
+                    Some((current, mut draft)) if current == id => {
+                        draft.pin(&pinned);
                         draft.finish(floor, retain_from, &mut |bytes| pace.keep(id, bytes)).map(Some)
                     }
                     _ => Ok(None),

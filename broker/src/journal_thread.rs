@@ -4,10 +4,11 @@
 //! and is the end: nothing is written, synced or acknowledged after it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Instant;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use understudy_journal::{Finished, Journal, JournalError};
 use understudy_record::{Epoch, Frame, Index};
@@ -52,8 +53,36 @@ pub(crate) enum Order {
 #[derive(Debug)]
 pub(crate) struct JournalHandle {
     orders: mpsc::Sender<Order>,
+    queued: Arc<Queued>,
     busy_since_ms: Arc<AtomicU64>,
     started: Instant,
+}
+
+/// Frames that were handed to the journal and are not written yet: what a slow disk keeps in memory.
+#[derive(Debug, Default)]
+pub(crate) struct Queued {
+    bytes: AtomicUsize,
+    shrunk: Notify,
+}
+
+impl Queued {
+    /// Waits until fewer bytes than this are queued.
+    pub(crate) async fn below(&self, bytes: usize) {
+        loop {
+            let shrunk = self.shrunk.notified();
+            tokio::pin!(shrunk);
+            shrunk.as_mut().enable(); // what happens from here on is not missed
+            if self.bytes.load(Ordering::Acquire) < bytes {
+                return;
+            }
+            shrunk.await;
+        }
+    }
+
+    fn remove(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.shrunk.notify_waiters();
+    }
 }
 
 /// A batch is not being worked on.
@@ -65,13 +94,22 @@ impl JournalHandle {
         let (orders, inbox) = mpsc::channel();
         let busy_since_ms = Arc::new(AtomicU64::new(IDLE));
         let started = Instant::now();
-        let mut thread = JournalThread { journal, inbox, events, busy_since_ms: busy_since_ms.clone(), started };
+        let queued = Arc::<Queued>::default();
+        let (busy, waiting) = (busy_since_ms.clone(), queued.clone());
+        let mut thread = JournalThread { journal, inbox, events, queued: waiting, busy_since_ms: busy, started };
         std::thread::Builder::new().name("journal".into()).spawn(move || thread.run())?;
-        Ok(Self { orders, busy_since_ms, started })
+        Ok(Self { orders, queued, busy_since_ms, started })
+    }
+
+    pub(crate) fn queued(&self) -> Arc<Queued> {
+        self.queued.clone()
     }
 
     /// Carried out in order. After a failure orders are dropped: the failure has been reported and the process ends.
     pub(crate) fn order(&self, order: Order) {
+        if let Order::Append(_, frames) = &order {
+            self.queued.bytes.fetch_add(frames.iter().map(Frame::len).sum(), Ordering::AcqRel);
+        }
         _ = self.orders.send(order);
     }
 
@@ -89,6 +127,7 @@ struct JournalThread {
     journal: Journal,
     inbox: mpsc::Receiver<Order>,
     events: Sender<Event>,
+    queued: Arc<Queued>,
     busy_since_ms: Arc<AtomicU64>,
     started: Instant,
 }
@@ -140,7 +179,10 @@ impl JournalThread {
             Order::Append(writer, frames) => {
                 bytes = frames.iter().map(Frame::len).sum();
                 reports.durable = Some(writer);
-                self.journal.append(&frames)
+                let done = self.journal.append(&frames);
+                drop(frames);
+                self.queued.remove(bytes);
+                done
             }
             Order::Barrier(writer) => {
                 reports.durable = Some(writer);

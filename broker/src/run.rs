@@ -90,15 +90,23 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let (lease, kubernetes) = lease_store(&config).await?;
     let reader = journal.reader();
     let (maker, log_bytes) = (journal.checkpointer(), journal.log_bytes());
+    let journal = JournalHandle::start(journal, events.clone())?;
     let parts = NodeParts {
         checkpoints: CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?,
         log_bytes,
         config: config.clone(),
         me: me.clone(),
         started,
-        journal: JournalHandle::start(journal, events.clone())?,
-        upstream: Upstream::new(config.cluster.clone(), me.clone(), tls.clone(), events.clone(), handle.clone()),
-        log_reads: LogReads::new(reader, events.clone(), handle.clone()),
+        upstream: Upstream::new(
+            config.cluster.clone(),
+            me.clone(),
+            tls.clone(),
+            events.clone(),
+            journal.queued(),
+            handle.clone(),
+        ),
+        journal,
+        log_reads: LogReads::new(reader.clone(), events.clone(), handle.clone()),
         lease_requests: LeaseRequests::new(lease.clone(), events.clone(), handle),
         shared: shared.clone(),
         heartbeat,
@@ -114,6 +122,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         next_connection: std::sync::atomic::AtomicU64::new(1),
         started,
         metrics,
+        uploads: Arc::default(),
+        reader,
     });
     serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp)?;
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
@@ -215,7 +225,6 @@ fn server_config(config: &Config) -> ServerConfig {
         server_properties: properties,
         mechanisms: vec!["PLAIN", "AMQPLAIN"],
         max_message_bytes: config.max_message_size,
-        whole_body_bytes: config.max_message_size,
         ..ServerConfig::default()
     }
 }

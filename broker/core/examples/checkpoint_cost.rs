@@ -181,6 +181,7 @@ fn a_message() -> Message {
         routing_key: ShortStr::EMPTY,
         properties: Bytes::from_static(&[0x10, 0, 2]),
         persistent: true,
+        parts: None,
         body: Body::new(Bytes::from_static(&[0; 100])),
     }
 }

@@ -92,7 +92,7 @@ impl Look<'_> {
             return false;
         }
         if !entry.is_resident() {
-            let taken = self.batch.as_mut().is_some_and(|batch| batch.add(Index(key), entry.bytes()));
+            let taken = self.batch.as_mut().is_some_and(|batch| batch.add(Index(key), entry.memory_bytes()));
             if !taken {
                 return false;
             }
@@ -125,13 +125,13 @@ impl Queue {
             if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None)) {
                 return look.passed;
             }
-            self.returned_ahead.grow(*key, entry.bytes());
+            self.returned_ahead.grow(*key, entry.memory_bytes());
         }
         for (key, entry) in self.entries.iter_after(self.ahead.to.max(self.cursor)) {
             if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead))) {
                 return look.passed;
             }
-            self.ahead.grow(key, entry.bytes());
+            self.ahead.grow(key, entry.memory_bytes());
         }
         look.passed
     }
@@ -155,7 +155,7 @@ impl Queue {
             (&self.returned_ahead, returned.collect::<Vec<_>>()),
             (&self.ahead, above.map(|(_, entry)| entry).collect::<Vec<_>>()),
         ] {
-            let bytes: u64 = entries.iter().map(|entry| u64::from(entry.bytes())).sum();
+            let bytes: u64 = entries.iter().map(|entry| u64::from(entry.memory_bytes())).sum();
             assert_eq!((window.bytes, window.messages), (bytes, entries.len()), "ahead in queue {}", self.id);
             let stored = entries.iter().any(|entry| !entry.is_resident());
             assert!(whole || !stored, "queue {} takes a stored message for one in memory", self.id);

@@ -4,11 +4,12 @@
 //! The backlog is read as it is now, not as it was at the sync point: what was settled since is simply not there. So a piece
 //! may show the effect of records the receiver has not applied yet, and records may arrive before the message they are
 //! about. Both are harmless: settling a message that is not there is no error, and what arrives early is kept aside
-//! (see [`crate::queue`]). This module does not know how pieces travel or who asked for them.
+//! (see [`crate::queue`]). Parts of large messages that nobody has claimed are part of the topology, as of the sync point;
+//! those of a message come before it. This module does not know how pieces travel or who asked for them.
 
 use std::sync::Arc;
 
-use understudy_record::{BasePiece, Binding, Destination, HeldMessage, Index, Message, QueueId, ShortStr};
+use understudy_record::{BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr};
 
 use crate::entry::message_bytes;
 use crate::queue::{Arrival, Queue};
@@ -28,13 +29,77 @@ pub(crate) enum BaseState {
     Complete,
 }
 
+/// How far a queue's backlog has been read: where the next chunk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BacklogCursor {
+    /// Messages from this index on have been read.
+    pub before: Index,
+    /// And so many parts of the next one, if it is still this one.
+    pub begun: Option<(Index, usize)>,
+}
+
+impl BacklogCursor {
+    /// Nothing has been read.
+    pub const START: Self = Self { before: Index(u64::MAX), begun: None };
+}
+
+/// Between two messages.
+impl From<Index> for BacklogCursor {
+    fn from(before: Index) -> Self {
+        Self { before, begun: None }
+    }
+}
+
 /// Part of a queue's backlog.
 #[derive(Debug)]
 pub struct BacklogChunk {
-    /// Newest first.
-    pub messages: Vec<BacklogMessage>,
+    /// Newest message first, each after its parts.
+    pub items: Vec<BacklogItem>,
+    pub next: BacklogCursor,
     /// Nothing older is left.
     pub done: bool,
+    /// The lists of the parts in `items`: as long as they are held, the parts stay in the log.
+    pub held: Vec<Arc<[PartRef]>>,
+}
+
+impl BacklogChunk {
+    /// These parts from where `from` says on, up to about `max_bytes`.
+    pub fn of_parts(parts: &Arc<[PartRef]>, from: BacklogCursor, max_bytes: usize) -> Self {
+        let mut chunk = Self { items: Vec::new(), next: from, done: false, held: vec![parts.clone()] };
+        let mut room = max_bytes as u64;
+        chunk.done = chunk.add_parts(Index(0), parts, &mut room, usize::MAX);
+        chunk
+    }
+
+    pub fn messages(&self) -> impl Iterator<Item = &BacklogMessage> {
+        self.items.iter().filter_map(|item| match item {
+            BacklogItem::Message(message) => Some(message),
+            BacklogItem::Part(_) => None,
+        })
+    }
+
+    /// The message's parts that have not been read, as long as there is room; `false` if some are left.
+    fn add_parts(&mut self, message: Index, parts: &[PartRef], room: &mut u64, max_items: usize) -> bool {
+        let read = self.next.begun.filter(|(begun, _)| *begun == message).map_or(0, |(_, read)| read);
+        for (at, part) in parts.iter().enumerate().skip(read) {
+            if *room == 0 || self.items.len() >= max_items {
+                self.next.begun = Some((message, at));
+                return false;
+            }
+            *room = room.saturating_sub(part.bytes.into());
+            self.items.push(BacklogItem::Part(*part));
+        }
+        self.next.begun = Some((message, parts.len()));
+        true
+    }
+}
+
+/// What a backlog is sent as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BacklogItem {
+    /// Of the next message; the log has it under its index.
+    Part(PartRef),
+    Message(BacklogMessage),
 }
 
 /// A message of a queue's backlog.
@@ -52,6 +117,8 @@ pub struct BacklogMessage {
 /// Part of a queue's backlog by reference, for a [`BasePiece::Held`].
 #[derive(Debug)]
 pub struct HeldChunk {
+    /// Of the large ones among the messages: for a [`BasePiece::Parts`] each, before the messages.
+    pub parts: Vec<(Index, Arc<[PartRef]>)>,
     /// Newest first.
     pub messages: Vec<HeldMessage>,
     /// Nothing older is left.
@@ -86,13 +153,26 @@ impl State {
                 Ok(())
             }
             (BaseState::Topology { sync_point }, BasePiece::Binding(binding)) => self.bind(sync_point, &binding),
+            (BaseState::Topology { .. }, BasePiece::Parts { message: Index(0), parts }) => {
+                parts.into_iter().for_each(|part| self.parts.add(part.index, part.bytes));
+                Ok(())
+            }
             (BaseState::Topology { sync_point }, BasePiece::TopologyEnd) => {
                 self.base = BaseState::Backlog { sync_point };
                 Ok(())
             }
             (BaseState::Backlog { .. }, BasePiece::Message { queue, index, delivery_count, message }) => {
                 let bytes = message_bytes(&message);
+                if let Some(parts) = &message.parts {
+                    self.parts.expect(index, parts);
+                }
                 self.arrive(queue, HeldMessage { index, delivery_count, bytes })
+            }
+            // Its bytes are in the log, and the message that has it is still to come.
+            (BaseState::Backlog { .. }, BasePiece::Part { .. }) => Ok(()),
+            (BaseState::Backlog { .. }, BasePiece::Parts { message, parts }) if message != Index(0) => {
+                self.parts.expect(message, &parts);
+                Ok(())
             }
             (BaseState::Backlog { .. }, BasePiece::Held { queue, messages }) => {
                 messages.into_iter().try_for_each(|message| self.arrive(queue, message))
@@ -107,6 +187,7 @@ impl State {
                 if self.queues.values().any(Queue::awaits_backlog) {
                     return Err(ApplyError::Base { what: "the end before every queue was done" });
                 }
+                self.parts.forget_expected();
                 self.base = BaseState::Complete;
                 Ok(())
             }
@@ -120,15 +201,21 @@ impl State {
     fn arrive(&mut self, queue: QueueId, message: HeldMessage) -> Result<(), ApplyError> {
         // A queue that is gone was deleted since the sync point; what is still on its way for it means nothing.
         let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
-        match queue.arrive(message.index, message.delivery_count, message.bytes) {
-            Arrival::Added(bytes) => self.tally.arrive(bytes),
+        let large = self.parts.of(message.index).is_some();
+        match queue.arrive(message.index, message.delivery_count, message.bytes, large) {
+            Arrival::Added(bytes) => {
+                self.tally.arrive(bytes);
+                if large {
+                    self.parts.hold(message.index);
+                }
+            }
             Arrival::AlreadyGone => {}
             Arrival::OutOfPlace => return Err(ApplyError::Base { what: "a message not older than those here" }),
         }
         Ok(())
     }
 
-    /// Exchanges, queues, bindings, in an order that can be applied.
+    /// Exchanges, queues, bindings, and the parts that no message has claimed, in an order that can be applied.
     pub(crate) fn topology(&self) -> Vec<BasePiece> {
         let mut exchanges: Vec<_> = self.exchanges.values().collect();
         exchanges.sort_unstable_by_key(|exchange| &exchange.spec.name);
@@ -144,39 +231,56 @@ impl State {
         let exchanges = exchanges.map(|exchange| BasePiece::Exchange(exchange.spec.clone()));
         let queues = queues.into_iter().map(|queue| BasePiece::Queue { id: queue.id, spec: queue.spec.clone() });
         let bindings = bindings.into_iter().map(|binding| BasePiece::Binding((**binding).clone()));
-        exchanges.chain(queues).chain(bindings).collect()
+        let parts: Vec<PartRef> = self.parts.unclaimed().collect();
+        let parts = (!parts.is_empty()).then_some(BasePiece::Parts { message: Index(0), parts });
+        exchanges.chain(queues).chain(bindings).chain(parts).collect()
     }
 
     pub(crate) fn backlog_chunk(
         &self,
         id: QueueId,
-        before: Index,
+        from: BacklogCursor,
         sync_point: Index,
         max_bytes: usize,
-        max_messages: usize,
+        max_items: usize,
     ) -> BacklogChunk {
-        let Some(queue) = self.queues.get(&id) else { return BacklogChunk { messages: Vec::new(), done: true } };
-        let mut entries = queue.entries_down_from(before.min(sync_point.next())).peekable();
-        let (mut messages, mut bytes) = (Vec::new(), 0);
-        while messages.len() < max_messages && bytes < max_bytes as u64 {
-            let Some((index, entry)) = entries.next() else { break };
-            bytes += u64::from(entry.bytes());
+        let mut chunk = BacklogChunk { items: Vec::new(), next: from, done: true, held: Vec::new() };
+        let Some(queue) = self.queues.get(&id) else { return chunk };
+        let mut entries = queue.entries_down_from(from.before.min(sync_point.next())).peekable();
+        let mut room = max_bytes as u64;
+        while chunk.items.len() < max_items && room > 0 {
+            let Some((index, entry)) = entries.peek().copied() else { break };
+            if let Some(parts) = self.parts.of(index).filter(|_| entry.is_large()) {
+                chunk.held.push(parts.clone());
+                let whole = chunk.add_parts(index, parts, &mut room, max_items);
+                if !whole || room == 0 || chunk.items.len() >= max_items {
+                    break;
+                }
+            }
+            entries.next();
+            room = room.saturating_sub(entry.memory_bytes().into());
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
             let (message, bytes) = (entry.message().cloned(), entry.bytes());
-            messages.push(BacklogMessage { index, delivery_count, message, bytes });
+            chunk.items.push(BacklogItem::Message(BacklogMessage { index, delivery_count, message, bytes }));
+            chunk.next = index.into();
         }
-        BacklogChunk { done: entries.peek().is_none(), messages }
+        chunk.done = entries.peek().is_none();
+        chunk
     }
 
     pub(crate) fn held_chunk(&self, id: QueueId, before: Index, sync_point: Index, max_messages: usize) -> HeldChunk {
-        let Some(queue) = self.queues.get(&id) else { return HeldChunk { messages: Vec::new(), done: true } };
+        let (mut parts, mut messages) = (Vec::new(), Vec::new());
+        let Some(queue) = self.queues.get(&id) else { return HeldChunk { parts, messages, done: true } };
         let mut entries = queue.entries_down_from(before.min(sync_point.next()));
-        let mut messages = Vec::with_capacity(max_messages.min(queue.len()));
+        messages.reserve(max_messages.min(queue.len()));
         messages.extend(entries.by_ref().take(max_messages).map(|(index, entry)| {
+            if entry.is_large() {
+                parts.extend(self.parts.of(index).map(|parts| (index, parts.clone())));
+            }
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
             HeldMessage { index, delivery_count, bytes: entry.bytes() }
         }));
-        HeldChunk { done: entries.next().is_none(), messages }
+        HeldChunk { done: entries.next().is_none(), parts, messages }
     }
 }
 

@@ -86,6 +86,10 @@ impl Core {
                 self.consume(origin, wish, out)
             }
             Command::BasicCancel { consumer_tag, no_wait } => self.cancel(origin, consumer_tag, no_wait, out),
+            Command::PublishPart { body } => {
+                self.publish_part(origin, body, out);
+                Ok(())
+            }
             Command::BasicPublish(publish) => self.publish(origin, publish, out),
             Command::BasicGet { queue, no_ack } => self.take_one(origin, queue, no_ack, out),
             Command::BasicAck { delivery_tag, multiple } => {
@@ -139,6 +143,8 @@ impl Core {
     /// Gives back what a channel held, now that it is gone: consumers, deliveries, and the queues that go with their last
     /// consumer. Its unsent replies and confirms are dropped.
     fn clear_channel(&mut self, origin: Origin, channel: Channel, out: &mut Outputs) {
+        let cut_off = self.take_upload(origin);
+        self.discard(cut_off.as_ref(), out);
         self.unconfirmed -= channel.confirms.as_ref().map_or(0, |confirms| confirms.waiting());
         let mut left: Vec<QueueId> = Vec::new();
         for consumer in channel.consumers.values() {

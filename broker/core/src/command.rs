@@ -94,6 +94,10 @@ pub enum Command {
         consumer_tag: ShortStr,
         no_wait: bool,
     },
+    /// Part of a large message's body, ahead of the [`Self::BasicPublish`] that has the rest. Written at once.
+    PublishPart {
+        body: Body,
+    },
     BasicPublish(Publish),
     BasicGet {
         queue: ShortStr,
@@ -135,6 +139,7 @@ pub struct Publish {
     pub immediate: bool,
     /// The content header's property flags and list, already checked to be well-formed.
     pub properties: Bytes,
+    /// What follows the parts that came before, if some did.
     pub body: Body,
 }
 

@@ -2,13 +2,15 @@
 //! spread over the modules by subject; here are those of a replica, of becoming a primary, and of records.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use understudy_record::{BasePiece, Index, QueueId, Record, ShortStr};
+use understudy_record::{BasePiece, Index, PartRef, QueueId, Record, ShortStr};
 
-use crate::base::{BacklogChunk, BaseState, HeldChunk};
+use crate::base::{BacklogChunk, BacklogCursor, BaseState, HeldChunk};
+use crate::client::Origin;
 use crate::command::ConnectionId;
 use crate::effect::Outputs;
 use crate::gates::Gates;
@@ -37,6 +39,8 @@ pub struct Core {
     pub(crate) reply_gates: Gates,
     pub(crate) confirm_gates: Gates,
     pub(crate) loads: Loads,
+    /// Of each channel, the parts that came ahead of the message that will claim them.
+    pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
     rng: StdRng,
@@ -68,6 +72,7 @@ impl Core {
             reply_gates: Gates::default(),
             confirm_gates: Gates::default(),
             loads: Loads::default(),
+            uploads: BTreeMap::new(),
             unconfirmed: 0,
             rng: StdRng::seed_from_u64(seed),
         }
@@ -118,7 +123,14 @@ impl Core {
         }
     }
 
-    /// Exchanges, queues and bindings as of [`Self::last_index`], in an order that can be applied.
+    /// Parts of large messages that are not to leave the log, though no queue holds their messages any more: somebody is
+    /// sending them. For a checkpoint that was read up to now.
+    pub fn pinned_parts(&mut self) -> Vec<PartRef> {
+        self.state.parts.pinned()
+    }
+
+    /// Exchanges, queues and bindings as of [`Self::last_index`], and the parts that no message has claimed, in an order that
+    /// can be applied.
     pub fn snapshot_topology(&self) -> Vec<BasePiece> {
         self.state.topology()
     }
@@ -131,17 +143,26 @@ impl Core {
         queues
     }
 
-    /// The next part of a queue's backlog: messages that are still there, with indexes up to `sync_point` and below `before`,
-    /// newest first. Those that are not in memory come without what they say. The first that crosses `max_bytes` is the last. A queue that does not exist is done.
+    /// The next part of a queue's backlog: messages that are still there, with indexes up to `sync_point`, newest first, each
+    /// after its parts. Those that are not in memory come without what they say. The first item that crosses `max_bytes` is
+    /// the last, so that a large message takes several chunks. A queue that does not exist is done.
     pub fn backlog_chunk(
         &self,
         queue: QueueId,
-        before: Index,
+        from: impl Into<BacklogCursor>,
         sync_point: Index,
         max_bytes: usize,
-        max_messages: usize,
+        max_items: usize,
     ) -> BacklogChunk {
-        self.state.backlog_chunk(queue, before, sync_point, max_bytes, max_messages)
+        self.state.backlog_chunk(queue, from.into(), sync_point, max_bytes, max_items)
+    }
+
+    /// The parts of large messages that no message has claimed, as the topology's snapshot names them. They stay in the log
+    /// as long as the list is held.
+    pub fn unclaimed_parts(&mut self) -> Arc<[PartRef]> {
+        let parts: Arc<[PartRef]> = self.state.parts.unclaimed().collect();
+        self.state.parts.retire(parts.clone());
+        parts
     }
 
     /// The same by reference, for a checkpoint: what the messages say stays where the log has it.
@@ -191,6 +212,11 @@ impl Core {
         self.rng.fill_bytes(&mut random);
         let name = format!("{prefix}-{}", base64_url(&random));
         ShortStr::try_from(name.as_str()).expect("a prefix and 22 characters are below 255 bytes")
+    }
+
+    /// How many parts of large messages there are, claimed or not.
+    pub fn parts(&self) -> u64 {
+        self.state.parts.count() as u64
     }
 
     /// Whether this message may have reached a client before.

@@ -58,7 +58,7 @@ impl Core {
                 return TurnEnd::Uncommitted(index);
             }
             let (message, delivery_count) = (entry.message().cloned(), entry.delivery_count);
-            let weight = u64::from(entry.bytes());
+            let weight = u64::from(entry.memory_bytes());
             let Some(message) = message else {
                 return if self.next_consumer(id).is_some() { TurnEnd::Stored } else { TurnEnd::Nothing };
             };

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use understudy_record::BasePiece;
 
-use crate::core::Core;
+use crate::core::{Core, Role};
 use crate::exchange::Exchange;
 use crate::session::Answer;
 use crate::settle::Settled;
@@ -51,6 +51,12 @@ impl Core {
             outstanding + settled + loading.count(),
             "every message handed out is on one channel, or about to be settled"
         );
+        if self.role != Role::Replica {
+            let mut uploads: Vec<_> = self.uploads.values().flatten().copied().collect();
+            uploads.sort_unstable_by_key(|part| part.index);
+            let unclaimed: Vec<_> = self.state.parts.unclaimed().collect();
+            assert_eq!(unclaimed, uploads, "parts that wait for their message are on one channel each");
+        }
         let consumers: usize = self.state.queues.values().map(|queue| queue.session.consumers.len()).sum();
         assert_eq!(self.consumers.len(), consumers, "every consumer is at one queue");
         for queue in self.state.queues.values() {
@@ -74,6 +80,7 @@ impl State {
                 BasePiece::Exchange(spec) => writeln!(out, "{spec:?}")?,
                 BasePiece::Queue { id, spec } => writeln!(out, "{id} {spec:?}")?,
                 BasePiece::Binding(binding) => writeln!(out, "{binding:?}")?,
+                BasePiece::Parts { parts, .. } => writeln!(out, "unclaimed {parts:?}")?,
                 _ => {}
             }
         }
@@ -85,6 +92,9 @@ impl State {
             for (index, entry) in queue.entries() {
                 writeln!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
             }
+        }
+        for (index, parts, held) in self.parts.messages() {
+            writeln!(out, "{index} in {held} queues has {parts:?}")?;
         }
         Ok(())
     }

@@ -131,7 +131,7 @@ pub(crate) fn method_id(command: &Command) -> MethodId {
         Command::BasicQos { .. } => (60, 10),
         Command::BasicConsume { .. } => (60, 20),
         Command::BasicCancel { .. } => (60, 30),
-        Command::BasicPublish(_) => (60, 40),
+        Command::PublishPart { .. } | Command::BasicPublish(_) => (60, 40),
         Command::BasicGet { .. } => (60, 70),
         Command::BasicAck { .. } => (60, 80),
         Command::BasicReject { .. } => (60, 90),

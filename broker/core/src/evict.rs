@@ -118,7 +118,7 @@ impl Sweep<'_> {
     fn let_go(&mut self, key: u64, entry: &mut Entry) -> bool {
         let freed = entry.let_go();
         if freed {
-            self.tally.let_go(Index(key), entry.bytes());
+            self.tally.let_go(Index(key), entry.memory_bytes());
         }
         freed
     }

@@ -19,6 +19,9 @@
 //! none of it. A primary keeps what it took from publishers until [`Core::evict`] lets it go, and asks for what it is about
 //! to deliver by [`Outputs::loads`], which [`Core::handle_loaded`] answers.
 //!
+//! A large message's body comes in parts ([`Command::PublishPart`]), each a record of its own before the message's: they are
+//! in the log alone, on every replica, and what the core hands out names them. Whoever sends them reads them there.
+//!
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
 //!
@@ -52,6 +55,7 @@ mod exchange;
 mod gates;
 mod headers;
 mod load;
+mod parts;
 mod publish;
 mod queue;
 mod reply;
@@ -64,7 +68,7 @@ mod stats;
 mod tally;
 mod topic;
 
-pub use base::{BacklogChunk, BacklogMessage, HeldChunk};
+pub use base::{BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
@@ -98,6 +102,9 @@ pub const LOAD_BYTES: u64 = 512 << 10;
 
 /// The same in messages: the list of indexes stays small, and so does what a reader has to look up in one go.
 pub const LOAD_MESSAGES: usize = 1024;
+
+/// What a large message counts for in memory: about its last part, whatever its length, since the others never are.
+pub const LARGE_RESIDENT_BYTES: u32 = 512 << 10;
 
 /// What stays in memory at the head of each queue while anything else can leave. With less than this ahead of its consumers
 /// a queue asks for the next batch, so half a batch is handed out while the next is read.

@@ -69,11 +69,17 @@ impl Core {
     /// The answer to a [`Load`]: the messages, in any order. Those that left the queue meanwhile are ignored, as is an answer
     /// for a queue that is gone. What is missing of those still there is asked for again, so whoever cannot read a message
     /// must not answer, and give up the role. Gets that waited are answered; deliveries follow with [`Core::deliver`].
-    pub fn handle_loaded(&mut self, queue: QueueId, messages: Vec<(Index, Message)>, out: &mut Outputs) {
+    pub fn handle_loaded(&mut self, queue: QueueId, mut messages: Vec<(Index, Message)>, out: &mut Outputs) {
         let Some(known) = self.state.queues.get_mut(&queue) else { return };
         let Some(asked) = known.session.loading.take() else { return };
         if messages.len() < asked.messages {
             known.forget_ahead();
+        }
+        // All who have a list of parts have the same one: see `parts`.
+        for (index, message) in messages.iter_mut().filter(|(_, message)| message.parts.is_some()) {
+            if let Some(parts) = self.state.parts.of(*index) {
+                message.parts = Some(parts.clone());
+            }
         }
         let gets = std::mem::take(&mut known.session.gets);
         self.loads.bytes -= asked.bytes;
@@ -186,7 +192,7 @@ impl Core {
             channel.unacked.push_back(delivery_tag.0, unacked);
         }
         if let Some(queue) = self.state.queues.get_mut(&queue) {
-            let bytes = queue.entries.get(index.0).map_or(0, Entry::bytes);
+            let bytes = queue.entries.get(index.0).map_or(0, Entry::memory_bytes);
             queue.session.gets.push(WaitingGet { index, bytes, origin, asked: false });
         }
         if index > self.committed {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use understudy_protocol::{Properties, ReplyCode};
-use understudy_record::{Index, Message, QueueId, Record};
+use understudy_record::{Body, Index, Message, PartRef, QueueId, Record};
 
 use crate::arguments;
 use crate::client::Origin;
@@ -17,12 +17,17 @@ use crate::exchange::Routed;
 impl Core {
     pub(crate) fn publish(&mut self, origin: Origin, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
         let properties = Properties::from_raw(publish.properties.clone());
-        self.check_publish(origin, &publish, &properties)?;
+        let parts = self.take_upload(origin);
+        if let Err(failure) = self.check_publish(origin, &publish, &properties) {
+            self.discard(parts.as_ref(), out);
+            return Err(failure);
+        }
         let targets = self.state.route(&publish.exchange, &Routed::new(&publish.routing_key, &publish.properties));
         let persistent = properties.is_persistent() && targets.iter().any(|queue| self.is_durable(*queue));
         let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
-        let message = Message { exchange, routing_key, properties, persistent, body };
+        let message = Message { exchange, routing_key, properties, persistent, parts, body };
         if targets.is_empty() {
+            self.discard(message.parts.as_ref(), out);
             if mandatory {
                 let (text, message) = (ReplyCode::NoRoute.name().to_owned(), Arc::new(message));
                 self.emit(origin, EffectKind::BasicReturn { code: ReplyCode::NoRoute, text, message }, out);
@@ -35,6 +40,29 @@ impl Core {
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
         self.confirm_when_committed(origin, index);
         Ok(())
+    }
+
+    /// Part of a large message's body, ahead of the message.
+    pub(crate) fn publish_part(&mut self, origin: Origin, body: Body, out: &mut Outputs) {
+        let bytes = u32::try_from(body.len()).expect("a part is far below 4 GiB");
+        let index = self.write(Record::Part { body }, out);
+        self.uploads.entry(origin).or_default().push(PartRef { index, bytes });
+    }
+
+    /// The parts that came on this channel since its last message.
+    pub(crate) fn take_upload(&mut self, origin: Origin) -> Option<Arc<[PartRef]>> {
+        // Nearly always nobody uploads anything.
+        if self.uploads.is_empty() {
+            return None;
+        }
+        self.uploads.remove(&origin).map(Arc::from)
+    }
+
+    /// No message will claim these. Whoever holds the list, to send a message back, keeps them in the log.
+    pub(crate) fn discard(&mut self, parts: Option<&Arc<[PartRef]>>, out: &mut Outputs) {
+        let Some(parts) = parts else { return };
+        self.write(Record::Discard { parts: parts.iter().map(|part| part.index).collect() }, out);
+        self.state.parts.retire(parts.clone());
     }
 
     fn check_publish(&self, origin: Origin, publish: &Publish, properties: &Properties) -> Result<(), Failure> {

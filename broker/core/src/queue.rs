@@ -178,7 +178,7 @@ impl Queue {
     /// The message is stored and becomes resident; `message` gives it, told its weight.
     pub(crate) fn load(&mut self, index: Index, message: impl FnOnce(u32) -> Arc<Message>) {
         let Some(entry) = self.entries.get_mut(index.0) else { return };
-        entry.load(message(entry.bytes()));
+        entry.load(message(entry.memory_bytes()));
         self.resident += 1;
         // One range for all that is read back in a row, and none for what was before the first message.
         let before = self.runs.down_from(index.0).filter(|(_, end)| *end < index.0);
@@ -194,7 +194,7 @@ impl Queue {
     pub(crate) fn give_back(&mut self, index: Index, syncs: &BTreeMap<Index, usize>) {
         if let Some(entry) = self.entries.get_mut(index.0) {
             entry.delivery_count = entry.delivery_count.saturating_add(1);
-            let (bytes, resident) = (entry.bytes(), entry.is_resident());
+            let (bytes, resident) = (entry.memory_bytes(), entry.is_resident());
             if index.0 <= self.cursor && self.returned.insert(index.0) {
                 self.unacked -= 1;
                 self.returned_ahead.come_back(index.0, bytes, resident);
@@ -222,9 +222,9 @@ impl Queue {
         self.bytes -= u64::from(entry.bytes());
         self.resident -= usize::from(entry.is_resident());
         if index.0 > self.cursor {
-            self.ahead.leave(index.0, entry.bytes());
+            self.ahead.leave(index.0, entry.memory_bytes());
         } else if self.returned.remove(&index.0) {
-            self.returned_ahead.leave(index.0, entry.bytes());
+            self.returned_ahead.leave(index.0, entry.memory_bytes());
         } else {
             self.unacked -= 1;
         }
@@ -252,14 +252,14 @@ impl Queue {
     pub(crate) fn hand_out(&mut self, index: Index) {
         if self.returned.remove(&index.0) {
             if self.returned_ahead.covers(index.0) {
-                let bytes = self.entries.get(index.0).map_or(0, Entry::bytes);
+                let bytes = self.entries.get(index.0).map_or(0, Entry::memory_bytes);
                 self.returned_ahead.leave(index.0, bytes);
             }
         } else {
             debug_assert!(index.0 > self.cursor, "{index} was handed out before (cursor {})", self.cursor);
             self.cursor = index.0;
             if self.ahead.covers(index.0) {
-                let bytes = self.entries.get(index.0).map_or(0, Entry::bytes);
+                let bytes = self.entries.get(index.0).map_or(0, Entry::memory_bytes);
                 self.ahead.leave(index.0, bytes);
             }
         }
@@ -300,7 +300,7 @@ impl Queue {
     }
 
     /// A message of the backlog: older than all that are here. It is stored.
-    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, bytes: u32) -> Arrival {
+    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, bytes: u32, large: bool) -> Arrival {
         let lowest = self.entries.first_key();
         let Some(backlog) = &mut self.backlog else { return Arrival::OutOfPlace };
         if index > backlog.sync_point || lowest.is_some_and(|lowest| lowest <= index.0) {
@@ -311,7 +311,7 @@ impl Queue {
             return Arrival::AlreadyGone;
         }
         let delivery_count = delivery_count.saturating_add(backlog.returned.remove(&index).unwrap_or(0));
-        let entry = Entry::stored(bytes, delivery_count);
+        let entry = Entry::stored(bytes, delivery_count, large);
         let bytes = entry.bytes();
         self.bytes += u64::from(bytes);
         self.entries.push_front(index.0, entry);
@@ -352,6 +352,7 @@ mod tests {
             routing_key: ShortStr::EMPTY,
             properties: Bytes::new(),
             persistent: true,
+            parts: None,
             body,
         }
     }
@@ -403,18 +404,18 @@ mod tests {
     fn early_records_wait_for_their_messages() {
         let spec = queue([]).spec;
         let mut queue = Queue::awaiting_backlog(QueueId(Index(1)), spec, Index(10));
-        queue.push(Index(12), Entry::stored(4, 0));
+        queue.push(Index(12), Entry::stored(4, 0, false));
         queue.remove(Index(7));
         queue.give_back(Index(6), &BTreeMap::new());
         queue.purge(Index(4), &[Index(3)]);
-        assert_eq!(queue.arrive(Index(9), 0, 4), Arrival::Added(4));
-        assert_eq!(queue.arrive(Index(9), 0, 4), Arrival::OutOfPlace, "twice");
-        assert_eq!(queue.arrive(Index(7), 0, 4), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(6), 2, 4), Arrival::Added(4));
-        assert_eq!(queue.arrive(Index(4), 0, 4), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(3), 0, 4), Arrival::Added(4));
+        assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::Added(4));
+        assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::OutOfPlace, "twice");
+        assert_eq!(queue.arrive(Index(7), 0, 4, false), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(6), 2, 4, false), Arrival::Added(4));
+        assert_eq!(queue.arrive(Index(4), 0, 4, false), Arrival::AlreadyGone);
+        assert_eq!(queue.arrive(Index(3), 0, 4, false), Arrival::Added(4));
         queue.backlog_done();
-        assert_eq!(queue.arrive(Index(2), 0, 4), Arrival::OutOfPlace, "after the end");
+        assert_eq!(queue.arrive(Index(2), 0, 4, false), Arrival::OutOfPlace, "after the end");
         let counts: Vec<_> = queue.entries().map(|(index, entry)| (index.0, entry.delivery_count)).collect();
         assert_eq!(counts, [(3, 0), (6, 3), (9, 0), (12, 0)]);
         queue.assert_consistent();

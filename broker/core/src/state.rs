@@ -11,6 +11,7 @@ use crate::base::BaseState;
 use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
+use crate::parts::Parts;
 use crate::queue::Queue;
 use crate::tally::Tally;
 
@@ -27,8 +28,10 @@ pub enum ApplyError {
     Exists { index: Index, name: ShortStr },
     #[error("record {index} binds what is bound, or unbinds what is not, at exchange {source_exchange}")]
     Binding { index: Index, source_exchange: ShortStr },
-    #[error("record {index} lists its target queues out of order or twice")]
+    #[error("record {index} lists its target queues, or its message's parts, out of order or twice")]
     Targets { index: Index },
+    #[error("record {index} names part {part}, which is not here, is claimed, or has another length")]
+    UnknownPart { index: Index, part: Index },
     #[error("a piece of a sync point came out of place: {what}")]
     Base { what: &'static str },
 }
@@ -46,6 +49,7 @@ pub(crate) struct State {
     /// Sync points that are being read, for replicas that start over and for checkpoints, with how many read each.
     pub(crate) syncs: BTreeMap<Index, usize>,
     pub(crate) tally: Tally,
+    pub(crate) parts: Parts,
     pub(crate) evictable: Evictable,
 }
 
@@ -70,6 +74,7 @@ impl Default for State {
             base: BaseState::None,
             syncs: BTreeMap::new(),
             tally: Tally::default(),
+            parts: Parts::default(),
             evictable: Evictable::default(),
         }
     }
@@ -83,7 +88,8 @@ impl State {
             return Err(ApplyError::OutOfOrder { expected, found: index });
         }
         match record {
-            Record::EpochStart { .. } | Record::InSyncSet { .. } => {}
+            Record::EpochStart { .. } => self.parts.discard_all(),
+            Record::InSyncSet { .. } => {}
             Record::ExchangeDeclare(spec) => self.declare_exchange(index, spec)?,
             Record::ExchangeDelete { name } => self.delete_exchange(index, name)?,
             Record::QueueDeclare(spec) => self.declare_queue(index, spec)?,
@@ -91,6 +97,8 @@ impl State {
             Record::Bind(binding) => self.bind(index, binding)?,
             Record::Unbind(binding) => self.unbind(index, binding)?,
             Record::Publish { targets, message } => self.publish(index, targets, message, keep)?,
+            Record::Part { body } => self.parts.add(index, u32::try_from(body.len()).unwrap_or(u32::MAX)),
+            Record::Discard { parts } => self.parts.discard(index, parts)?,
             Record::Dequeue { queue, messages } => self.dequeue(index, *queue, messages)?,
             Record::Requeue { queue, messages } => {
                 let unknown = ApplyError::UnknownQueue { index, queue: *queue };
@@ -99,7 +107,7 @@ impl State {
             }
             Record::Purge { queue, up_to, except } => {
                 let gone = self.queue_mut(index, *queue)?.purge(*up_to, except);
-                gone.iter().for_each(|(index, entry)| self.tally.release(*index, entry));
+                gone.iter().for_each(|(index, entry)| release(&mut self.tally, &mut self.parts, *index, entry));
             }
         }
         if is_topology(record) {
@@ -152,7 +160,7 @@ impl State {
         self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
-        queue.into_entries().for_each(|(index, entry)| self.tally.release(index, &entry));
+        queue.into_entries().for_each(|(index, entry)| release(&mut self.tally, &mut self.parts, index, &entry));
         Ok(())
     }
 
@@ -186,17 +194,22 @@ impl State {
         for target in targets {
             self.queue(index, *target)?;
         }
+        if let Some(parts) = &message.parts {
+            self.parts.check(index, parts)?;
+            self.parts.claim(index, parts, targets.len());
+        }
         let bytes = message_bytes(message);
-        let message = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.tally.publish(index, targets.len(), bytes, message.as_ref());
+        let stored = || Entry::stored(bytes, 0, message.parts.is_some());
+        let resident = (keep == Keep::Resident).then(|| (Arc::new(message.clone()), stored().memory_bytes()));
+        self.tally.publish(index, targets.len(), bytes, resident.as_ref());
         for target in targets {
             let Some(queue) = self.queues.get_mut(target) else { continue };
-            match &message {
-                Some(message) => {
+            match &resident {
+                Some((message, _)) => {
                     queue.push(index, Entry::resident(message.clone(), bytes));
                     self.evictable.note(queue);
                 }
-                None => queue.push(index, Entry::stored(bytes, 0)),
+                None => queue.push(index, stored()),
             }
         }
         Ok(())
@@ -207,7 +220,7 @@ impl State {
         let queue = self.queues.get_mut(&queue).ok_or(unknown)?;
         for message in messages {
             if let Some(entry) = queue.remove(*message) {
-                self.tally.release(*message, &entry);
+                release(&mut self.tally, &mut self.parts, *message, &entry);
             }
         }
         Ok(())
@@ -309,7 +322,16 @@ impl State {
         self.queues.values().for_each(Queue::assert_consistent);
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
+        self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());
+    }
+}
+
+/// A queue gave up its copy.
+fn release(tally: &mut Tally, parts: &mut Parts, index: Index, entry: &Entry) {
+    tally.release(index, entry);
+    if entry.is_large() {
+        parts.release(index);
     }
 }
 

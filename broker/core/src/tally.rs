@@ -43,19 +43,19 @@ impl Tally {
         self.resident_messages
     }
 
-    /// A message came into `queues`, resident in all of them if `message` is given.
-    pub(crate) fn publish(&mut self, index: Index, queues: usize, bytes: u32, message: Option<&Arc<Message>>) {
+    /// A message came into `queues`, resident in all of them if `message` is given, with its bytes in memory.
+    pub(crate) fn publish(&mut self, index: Index, queues: usize, bytes: u32, message: Option<&(Arc<Message>, u32)>) {
         if queues == 0 {
             return;
         }
         self.bytes += u64::from(bytes);
-        if message.is_some() {
-            self.resident_bytes += u64::from(bytes);
+        if let Some((_, bytes)) = message {
+            self.resident_bytes += u64::from(*bytes);
             self.resident_messages += 1;
         }
         if let Ok(held @ 2..) = u32::try_from(queues) {
             let resident = if message.is_some() { held } else { 0 };
-            let message = message.map_or_else(Weak::new, Arc::downgrade);
+            let message = message.map_or_else(Weak::new, |(message, _)| Arc::downgrade(message));
             self.copies.insert(index, Copies { held, resident, message });
         }
     }
@@ -68,7 +68,7 @@ impl Tally {
     /// A queue gave up its copy.
     pub(crate) fn release(&mut self, index: Index, entry: &Entry) {
         if entry.is_resident() {
-            self.let_go(index, entry.bytes());
+            self.let_go(index, entry.memory_bytes());
         }
         if let Some(copies) = self.copies.get_mut(&index) {
             copies.held -= 1;
@@ -80,7 +80,7 @@ impl Tally {
         self.bytes -= u64::from(entry.bytes());
     }
 
-    /// A queue's copy is no longer in memory.
+    /// A queue's copy is no longer in memory, where it counted for `bytes`.
     pub(crate) fn let_go(&mut self, index: Index, bytes: u32) {
         if let Some(copies) = self.copies.get_mut(&index) {
             copies.resident -= 1;
@@ -122,7 +122,7 @@ impl Tally {
                 bytes += u64::from(entry.bytes());
             }
             if entry.is_resident() && (!shared || *resident == 0) {
-                resident_bytes += u64::from(entry.bytes());
+                resident_bytes += u64::from(entry.memory_bytes());
                 resident_messages += 1;
             }
             (*held, *resident) = (*held + 1, *resident + u32::from(entry.is_resident()));

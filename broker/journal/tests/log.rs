@@ -354,3 +354,20 @@ fn a_log_that_changes_under_a_reader_is_told() {
         assert!(more.unwrap().starts_with(&records(1, 1..=5)));
     }
 }
+
+/// In a base's log a message of the backlog may stand behind live records, which have higher indexes.
+#[test]
+fn messages_of_a_base_and_records_between_them_are_read_in_one_go() {
+    let Found { mut journal, .. } = open(SimStorage::new());
+    let sync_point = position(1, 5);
+    journal.begin_base().expect("begins");
+    journal.append(&[base_start(sync_point)]).expect("appends");
+    journal
+        .append(&[record(1, 6), base_message(sync_point, 3), record(1, 7), base_message(sync_point, 2)])
+        .expect("appends");
+    journal.append(&[record(1, 8), base_end(sync_point, 8)]).expect("appends");
+    journal.complete_base().expect("completes");
+    let indexes = [2, 3, 6, 7, 8].map(Index);
+    let frames = journal.reader().messages(&indexes).expect("all are there");
+    assert_eq!(frames.iter().filter_map(Frame::message_index).collect::<Vec<_>>(), indexes);
+}

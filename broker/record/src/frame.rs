@@ -160,9 +160,9 @@ impl Frame {
             Some(Index(u64::from_le_bytes(bytes)))
         };
         match (self.kind, *meta.first()?) {
-            (FrameKind::Record, Record::PUBLISH) => Some(self.position.index),
+            (FrameKind::Record, Record::PUBLISH | Record::PUBLISH_IN_PARTS | Record::PART) => Some(self.position.index),
             // After the tag: the queue, then the index.
-            (FrameKind::Base, BasePiece::MESSAGE) => index_at(9),
+            (FrameKind::Base, BasePiece::MESSAGE | BasePiece::MESSAGE_IN_PARTS) => index_at(9),
             (FrameKind::Base, BasePiece::PART) => index_at(1),
             _ => None,
         }
@@ -171,7 +171,9 @@ impl Frame {
     /// What this frame carries of a large message's body, if that is what it carries.
     pub fn part(&self) -> Option<&Body> {
         let tag = *self.head.get(FRAME_HEADER_BYTES)?;
-        matches!((self.kind, tag), (FrameKind::Base, BasePiece::PART)).then_some(&self.body)
+        let is_part =
+            matches!((self.kind, tag), (FrameKind::Record, Record::PART) | (FrameKind::Base, BasePiece::PART));
+        is_part.then_some(&self.body)
     }
 
     /// The message that this frame carries, in memory of its own: it holds on to nothing that the frame was read with.

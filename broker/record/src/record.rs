@@ -2,6 +2,8 @@
 //!
 //! A record's small part is its *meta*; a message's body travels beside it and is not copied.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 
 use crate::wire::{Reader, Writer};
@@ -33,10 +35,19 @@ pub enum Record {
     },
     Bind(Binding),
     Unbind(Binding),
-    /// The message's id, in each target queue, is this record's index.
+    /// The message's id, in each target queue, is this record's index. It claims the parts that it lists.
     Publish {
         targets: Vec<QueueId>,
         message: Message,
+    },
+    /// Part of a large message's body, ahead of the message, as soon as it has come: so that a long body is nowhere held as
+    /// a whole, and others' records stand between its parts. An [`Self::EpochStart`] drops those that nobody has claimed.
+    Part {
+        body: Body,
+    },
+    /// These parts will not be claimed: their message was cut off, refused or not routed.
+    Discard {
+        parts: Vec<Index>,
     },
     /// These messages leave the queue. Unknown ones are no error: they left before.
     Dequeue {
@@ -135,7 +146,17 @@ pub struct Message {
     pub properties: Bytes,
     /// Delivery mode 2 on at least one durable queue.
     pub persistent: bool,
+    /// Of a large message: the parts of its body that come before `body`, in order, never an empty list.
+    pub parts: Option<Arc<[PartRef]>>,
     pub body: Body,
+}
+
+impl Message {
+    /// Of the whole body, in bytes.
+    pub fn body_bytes(&self) -> u64 {
+        let parts = self.parts.iter().flat_map(|parts| parts.iter());
+        parts.map(|part| u64::from(part.bytes)).sum::<u64>() + self.body.len() as u64
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,6 +220,9 @@ impl Record {
     pub(crate) const EPOCH_START: u8 = 1;
     pub(crate) const IN_SYNC_SET: u8 = 2;
     pub(crate) const PUBLISH: u8 = 9;
+    pub(crate) const PART: u8 = 13;
+    const DISCARD: u8 = 14;
+    pub(crate) const PUBLISH_IN_PARTS: u8 = 15;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -213,9 +237,12 @@ impl Record {
             Self::Bind(binding) => write_binding(w.u8(7), binding),
             Self::Unbind(binding) => write_binding(w.u8(8), binding),
             Self::Publish { targets, message } => {
-                w.u8(Self::PUBLISH).list(targets, |w, queue| _ = w.u64(queue.0.0));
+                w.u8(if message.parts.is_some() { Self::PUBLISH_IN_PARTS } else { Self::PUBLISH });
+                w.list(targets, |w, queue| _ = w.u64(queue.0.0));
                 write_message(w, message);
             }
+            Self::Part { .. } => _ = w.u8(Self::PART),
+            Self::Discard { parts } => _ = w.u8(Self::DISCARD).indexes(parts),
             Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
@@ -226,6 +253,7 @@ impl Record {
     pub fn body(&self) -> Body {
         match self {
             Self::Publish { message, .. } => message.body.clone(),
+            Self::Part { body } => body.clone(),
             _ => Body::default(),
         }
     }
@@ -242,7 +270,12 @@ impl Record {
             6 => Self::QueueDelete { queue: r.queue()? },
             7 => Self::Bind(read_binding(&mut r)?),
             8 => Self::Unbind(read_binding(&mut r)?),
-            Self::PUBLISH => Self::Publish { targets: r.queues()?, message: read_message(&mut r, body)? },
+            Self::PUBLISH => Self::Publish { targets: r.queues()?, message: read_message(&mut r, false, body)? },
+            Self::PUBLISH_IN_PARTS => {
+                Self::Publish { targets: r.queues()?, message: read_message(&mut r, true, body)? }
+            }
+            Self::PART => Self::Part { body },
+            Self::DISCARD => Self::Discard { parts: r.indexes()? },
             10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
@@ -257,6 +290,7 @@ impl BasePiece {
     pub(crate) const START: u8 = 1;
     pub(crate) const MESSAGE: u8 = 6;
     pub(crate) const PART: u8 = 10;
+    pub(crate) const MESSAGE_IN_PARTS: u8 = 12;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -273,7 +307,8 @@ impl BasePiece {
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
             Self::Message { queue, index, delivery_count, message } => {
-                w.u8(Self::MESSAGE).u64(queue.0.0).u64(index.0).u32(*delivery_count);
+                w.u8(if message.parts.is_some() { Self::MESSAGE_IN_PARTS } else { Self::MESSAGE });
+                w.u64(queue.0.0).u64(index.0).u32(*delivery_count);
                 write_message(w, message);
             }
             Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
@@ -306,11 +341,11 @@ impl BasePiece {
             3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r)? },
             4 => Self::Binding(read_binding(&mut r)?),
             5 => Self::TopologyEnd,
-            Self::MESSAGE => Self::Message {
+            tag @ (Self::MESSAGE | Self::MESSAGE_IN_PARTS) => Self::Message {
                 queue: r.queue()?,
                 index: r.index()?,
                 delivery_count: r.u32()?,
-                message: read_message(&mut r, body)?,
+                message: read_message(&mut r, tag == Self::MESSAGE_IN_PARTS, body)?,
             },
             7 => Self::QueueDone { queue: r.queue()? },
             8 => Self::End { floor: r.index()? },
@@ -355,11 +390,23 @@ impl Position {
 fn write_message(w: &mut Writer<'_>, message: &Message) {
     w.bool(message.persistent).short(message.exchange.as_bytes()).short(message.routing_key.as_bytes());
     w.bytes(&message.properties);
+    if let Some(parts) = &message.parts {
+        assert!(!parts.is_empty(), "a message without parts has no list of them");
+        write_parts(w, parts);
+    }
 }
 
-fn read_message(r: &mut Reader, body: Body) -> Result<Message, RecordError> {
+fn read_message(r: &mut Reader, in_parts: bool, body: Body) -> Result<Message, RecordError> {
     let persistent = r.bool()?;
-    Ok(Message { exchange: r.short()?, routing_key: r.short()?, properties: r.bytes()?, persistent, body })
+    let (exchange, routing_key, properties) = (r.short()?, r.short()?, r.bytes()?);
+    let parts = match in_parts {
+        true => Some(read_parts(r)?).filter(|parts| !parts.is_empty()),
+        false => None,
+    };
+    if in_parts && parts.is_none() {
+        return Err(RecordError::Malformed { what: "number of parts", value: 0 });
+    }
+    Ok(Message { exchange, routing_key, properties, persistent, parts: parts.map(Arc::from), body })
 }
 
 /// Each index as its distance below the one before: a few bytes a message.

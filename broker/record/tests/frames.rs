@@ -54,12 +54,13 @@ fn members() -> impl Strategy<Value = Vec<Member>> {
 }
 
 fn message() -> impl Strategy<Value = Message> {
-    (short(), short(), bytes(100), any::<bool>(), body()).prop_map(
-        |(exchange, routing_key, properties, persistent, body)| Message {
+    (short(), short(), bytes(100), any::<bool>(), parts(), body()).prop_map(
+        |(exchange, routing_key, properties, persistent, parts, body)| Message {
             exchange,
             routing_key,
             properties,
             persistent,
+            parts: Some(parts).filter(|parts| !parts.is_empty()).map(Into::into),
             body,
         },
     )
@@ -107,6 +108,8 @@ fn record() -> impl Strategy<Value = Record> {
         binding().prop_map(Record::Bind),
         binding().prop_map(Record::Unbind),
         (vec(queue(), 0..9), message()).prop_map(|(targets, message)| Record::Publish { targets, message }),
+        body().prop_map(|body| Record::Part { body }),
+        indexes().prop_map(|parts| Record::Discard { parts }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Dequeue { queue, messages }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Requeue { queue, messages }),
         (queue(), index(), indexes()).prop_map(|(queue, up_to, except)| Record::Purge { queue, up_to, except }),
@@ -127,7 +130,7 @@ fn held() -> impl Strategy<Value = Vec<HeldMessage>> {
 
 /// In the order of their indexes, each once, none of them 0.
 fn parts() -> impl Strategy<Value = Vec<PartRef>> {
-    prop::collection::btree_map(1..=u64::MAX, any::<u32>(), 0..40)
+    prop::collection::btree_map(1..=u64::MAX, any::<u32>(), 0..9)
         .prop_map(|parts| parts.into_iter().map(|(index, bytes)| PartRef { index: Index(index), bytes }).collect())
 }
 

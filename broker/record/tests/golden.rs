@@ -49,8 +49,13 @@ fn message() -> Message {
         routing_key: short("a.b"),
         properties: Bytes::from_static(&[0x10, 0, 2]),
         persistent: true,
+        parts: None,
         body: Bytes::from_static(b"hello").into(),
     }
+}
+
+fn message_in_parts() -> Message {
+    Message { parts: Some(parts().into()), ..message() }
 }
 
 fn parts() -> Vec<PartRef> {
@@ -219,6 +224,40 @@ fn publish() {
 }
 
 #[test]
+fn publish_in_parts() {
+    check_record(
+        &Record::Publish { targets: vec![queue(5), queue(6)], message: message_in_parts() },
+        &expect![[r#"
+            0f020000000500000000000000060000
+            00000000000109616d712e746f706963
+            03612e62030000001000020200000027
+            8080200204
+        "#]],
+    );
+}
+
+#[test]
+fn part() {
+    check_record(
+        &Record::Part { body: Bytes::from_static(b"hell").into() },
+        &expect![[r#"
+            0d
+        "#]],
+    );
+}
+
+#[test]
+fn discard() {
+    check_record(
+        &Record::Discard { parts: vec![Index(39), Index(41)] },
+        &expect![[r#"
+            0e020000002700000000000000290000
+            0000000000
+        "#]],
+    );
+}
+
+#[test]
 fn dequeue() {
     check_record(
         &Record::Dequeue { queue: queue(5), messages: vec![Index(7), Index(8)] },
@@ -326,6 +365,19 @@ fn base_message() {
 }
 
 #[test]
+fn base_message_in_parts() {
+    check_piece(
+        &BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message_in_parts() },
+        &expect![[r#"
+            0c05000000000000002a000000000000
+            00030000000109616d712e746f706963
+            03612e62030000001000020200000027
+            8080200204
+        "#]],
+    );
+}
+
+#[test]
 fn base_queue_done() {
     check_piece(
         &BasePiece::QueueDone { queue: queue(5) },
@@ -424,6 +476,32 @@ fn a_frame_knows_its_message() {
     let piece = BasePiece::QueueDone { queue: queue(5) };
     let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
     assert_eq!((frame.message_index(), frame.detached_message()), (None, Ok(None)));
+}
+
+#[test]
+fn a_frame_knows_its_part_and_a_large_message_its_length() {
+    let position = Position::new(Epoch(3), Index(7));
+    let body = Body::new(Bytes::from_static(b"hell"));
+    let part = Record::Part { body: body.clone() };
+    let piece = BasePiece::Part { index: Index(41), body: body.clone() };
+    for (frame, index) in [
+        (Frame::record(position, Index(0), &part, &mut BytesMut::new()), 7),
+        (Frame::base(position, Index(0), &piece, &mut BytesMut::new()), 41),
+    ] {
+        assert_eq!((frame.message_index(), frame.part()), (Some(Index(index)), Some(&body)));
+        assert_eq!(frame.detached_message(), Ok(None));
+    }
+    let message = message_in_parts();
+    assert_eq!(message.body_bytes(), (512 << 10) + 4 + 5);
+    let publish = Record::Publish { targets: vec![queue(5)], message: message.clone() };
+    let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message.clone() };
+    for (frame, index) in [
+        (Frame::record(position, Index(0), &publish, &mut BytesMut::new()), 7),
+        (Frame::base(position, Index(0), &piece, &mut BytesMut::new()), 42),
+    ] {
+        assert_eq!((frame.message_index(), frame.part()), (Some(Index(index)), None));
+        assert_eq!(frame.detached_message(), Ok(Some(message.clone())));
+    }
 }
 
 #[test]

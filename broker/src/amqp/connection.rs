@@ -6,6 +6,7 @@
 //! before its first publish take effect, the publish and what stands behind it wait, and nothing more is read, so that what
 //! waits is bounded by one read. Deliveries to it go on. A connection that does not publish notices nothing.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -15,9 +16,11 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use understudy_core::{Command, ConnectionId, ConnectionInfo};
 use understudy_protocol::{ChannelId, End, Event, MethodId, ReplyCode, ServerConfig, ServerConnection, sasl};
+use understudy_record::Body;
 
+use super::large::{self, Streaming};
 use super::{Amqp, convert};
-use crate::node::{ClientEvent, Flow, Outbox, Outgoing, effect_cost};
+use crate::node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
 
 /// The read buffer grows by at least so much. One read's worth of publishes is one batch for the core.
 const READ_BYTES: usize = 64 << 10;
@@ -47,6 +50,9 @@ pub(super) struct Connection {
     is_publisher: bool,
     outbox: Outbox,
     inbox: mpsc::UnboundedReceiver<Outgoing>,
+    /// A large message is on its way out; what stands behind it waits in `held`.
+    streaming: Option<Streaming>,
+    held: VecDeque<Outgoing>,
     /// The core knows this connection.
     registered: bool,
     /// Who has logged in.
@@ -64,6 +70,7 @@ impl Connection {
             sender,
             pending_bytes: Arc::new(AtomicUsize::new(0)),
             congested: Arc::new(AtomicBool::new(false)),
+            upload: Arc::new(Upload::beside(&amqp.uploads)),
         };
         Self {
             amqp,
@@ -75,6 +82,8 @@ impl Connection {
             is_publisher: false,
             outbox,
             inbox,
+            streaming: None,
+            held: VecDeque::new(),
             registered: false,
             user: String::new(),
             blocked: false,
@@ -87,6 +96,7 @@ impl Connection {
         let (mut reading, mut writing) = tokio::io::split(stream);
         let mut flow = self.amqp.flow.clone();
         let clients = self.amqp.clients.clone();
+        let upload = self.outbox.upload.clone();
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         let mut outgoing = Vec::with_capacity(OUTBOX_BATCH);
         while !(self.protocol.is_closed() && self.protocol.output().is_empty()) {
@@ -95,10 +105,12 @@ impl Connection {
             let wake = self.protocol.poll_timeout().map(|at| self.amqp.started + at);
             let sendable = self.sendable();
             let has_commands = !self.commands.is_empty();
-            let may_read = !has_commands && !begun && !self.protocol.is_closed();
+            let uploads = upload.is_full();
+            let may_read = !has_commands && !begun && !uploads && !self.protocol.is_closed();
             let waits = self.blocked || begun || sendable < self.commands.len();
             let may_wait = self.is_publisher && self.protocol.is_open();
             let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
+            let streams = self.streaming.is_some();
             let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
             let output = self.protocol.output();
             let has_output = !output.is_empty();
@@ -109,15 +121,15 @@ impl Connection {
                     permit.send(ClientEvent::Commands { id: self.id, commands });
                     self.drain_events().await; // what stood behind a publish that had to wait
                 }
-                count = self.inbox.recv_many(&mut outgoing, OUTBOX_BATCH), if has_room => {
+                // While a large message goes out too, since its connection may be closed meanwhile.
+                count = self.inbox.recv_many(&mut outgoing, OUTBOX_BATCH), if has_room || streams => {
                     if count == 0 { return self.end().await }
-                    let now = self.now();
-                    for message in outgoing.drain(..) {
-                        self.take(now, message);
-                    }
-                    self.report_writable().await;
-                    self.drain_events().await;
+                    self.take_all(&mut outgoing).await;
                 }
+                piece = next_piece(&mut self.streaming), if has_room && streams => {
+                    self.take_piece(piece).await;
+                }
+                () = upload.shrunk(), if uploads => {}
                 written = writing.write_buf(output), if has_output => {
                     if written.is_err() { return self.end().await }
                 }
@@ -164,7 +176,7 @@ impl Connection {
     /// Publishers must wait for long, and part of a message has been read: the rest of it, which may be large, stays in the
     /// socket.
     fn has_begun_to_publish(&mut self) -> bool {
-        let begun = matches!(&*self.amqp.flow.borrow(), Flow::Blocked(_)) && self.protocol.assembling_bytes() > 0;
+        let begun = matches!(&*self.amqp.flow.borrow(), Flow::Blocked(_)) && self.protocol.is_amid_publish();
         self.is_publisher |= begun;
         begun
     }
@@ -195,9 +207,11 @@ impl Connection {
                 Event::Open { virtual_host } => self.open(&virtual_host).await,
                 Event::ChannelOpen(channel) => self.push(channel, Command::ChannelOpen),
                 Event::ChannelClose(channel) => self.push(channel, Command::ChannelClose),
-                Event::PublishPart(..) => {
-                    let text = "a body in parts";
-                    self.protocol.close_connection(self.now(), ReplyCode::InternalError, text, MethodId::NONE);
+                Event::PublishPart(channel, body) => {
+                    self.is_publisher = true;
+                    self.outbox.upload.add(body.len());
+                    self.first_publish.get_or_insert(self.commands.len());
+                    self.push(channel, Command::PublishPart { body });
                 }
                 Event::Publish(channel, publish) => {
                     self.is_publisher = true;
@@ -296,17 +310,74 @@ impl Connection {
         }
     }
 
+    /// What the core says, in order: up to a large message, which goes out first.
+    async fn take_all(&mut self, outgoing: &mut Vec<Outgoing>) {
+        let now = self.now();
+        for message in outgoing.drain(..) {
+            match message {
+                Outgoing::Force(_) => {
+                    self.streaming = None;
+                    self.held.clear();
+                    self.take(now, message);
+                }
+                message if self.streaming.is_some() => self.held.push_back(message),
+                message => self.take(now, message),
+            }
+        }
+        self.report_writable().await;
+        self.drain_events().await;
+    }
+
+    /// The next piece of the large message, and after its last whatever waited for it.
+    async fn take_piece(&mut self, piece: Result<Body, large::Unreadable>) {
+        let now = self.now();
+        let Some(streaming) = &self.streaming else { return };
+        match piece {
+            Ok(body) => self.protocol.send_body(streaming.channel, &body),
+            Err(error) => {
+                let reason = error.to_string();
+                tracing::error!(peer = %self.peer, "{reason}");
+                self.streaming = None;
+                self.held.clear();
+                self.protocol.close_connection(now, ReplyCode::InternalError, &reason, MethodId::NONE);
+                _ = self.amqp.clients.send(ClientEvent::Unreadable { id: self.id, reason }).await;
+            }
+        }
+        if self.streaming.as_ref().is_some_and(Streaming::is_over) || !self.protocol.is_open() {
+            self.streaming = None;
+            while self.streaming.is_none()
+                && let Some(message) = self.held.pop_front()
+            {
+                self.take(now, message);
+            }
+            self.report_writable().await;
+        }
+        self.drain_events().await;
+    }
+
     fn take(&mut self, now: Duration, message: Outgoing) {
         match message {
             Outgoing::Effects(effects) => {
                 let mut bytes = 0;
-                for effect in effects {
+                let mut effects = effects.into_iter();
+                for effect in effects.by_ref() {
                     bytes += effect_cost(&effect);
                     let channel = ChannelId(effect.channel.0);
-                    if let Err(error) = convert::send(&mut self.protocol, now, channel, effect.kind) {
-                        let text = format!("{error}: reconnect with a larger frame_max");
-                        self.protocol.close_connection(now, ReplyCode::FrameError, &text, MethodId::NONE);
+                    match convert::send(&mut self.protocol, now, channel, effect.kind) {
+                        Ok(None) => {}
+                        Ok(Some((parts, last))) => {
+                            self.streaming = Some(Streaming::new(channel, parts, last, self.amqp.reader.clone()));
+                            break;
+                        }
+                        Err(error) => {
+                            let text = format!("{error}: reconnect with a larger frame_max");
+                            self.protocol.close_connection(now, ReplyCode::FrameError, &text, MethodId::NONE);
+                        }
                     }
+                }
+                let rest: Vec<_> = effects.collect();
+                if !rest.is_empty() {
+                    self.held.push_front(Outgoing::Effects(rest));
                 }
                 self.outbox.pending_bytes.fetch_sub(bytes, Ordering::AcqRel);
             }
@@ -359,6 +430,14 @@ impl Connection {
         if !std::mem::replace(&mut self.ended, true) {
             self.amqp.metrics.connections.dec();
         }
+    }
+}
+
+/// Of the large message that goes out, if one does.
+async fn next_piece(streaming: &mut Option<Streaming>) -> Result<Body, large::Unreadable> {
+    match streaming {
+        Some(streaming) => streaming.next_piece().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,11 +1,13 @@
 //! AMQP methods to the core's commands, and the core's effects to what goes on the wire.
 
+use std::sync::Arc;
+
 use understudy_core::{Command, EffectKind};
 use understudy_protocol::{
     DeliverRef, DeliveryTag, FieldTable, GetOkRef, HeaderTooLarge, Method, MethodId, ReplyCode, ReturnRef,
     ServerConnection, basic, exchange, queue,
 };
-use understudy_record::ShortStr;
+use understudy_record::{Body, Message, PartRef, ShortStr};
 
 /// A method that asks something of the core. `None`: it is none that a client may send here.
 pub(super) fn command(method: Method) -> Option<Command> {
@@ -103,70 +105,76 @@ pub(super) fn publish(publish: understudy_protocol::Publish) -> Command {
     })
 }
 
-/// Writes one effect to the connection's output.
+/// A body that follows what was begun: its parts, and what comes after them.
+pub(super) type Rest = (Arc<[PartRef]>, Body);
+
+/// Writes one effect to the connection's output. Of a large message only its beginning: what is returned is to follow.
 pub(super) fn send(
     to: &mut ServerConnection,
     now: std::time::Duration,
     channel: understudy_protocol::ChannelId,
     effect: EffectKind,
-) -> Result<(), HeaderTooLarge> {
+) -> Result<Option<Rest>, HeaderTooLarge> {
     let method: Method = match effect {
         EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
-            return to.send_deliver(
-                channel,
-                &DeliverRef {
-                    consumer_tag: &consumer_tag,
-                    delivery_tag: DeliveryTag(delivery_tag.0),
-                    redelivered,
-                    exchange: &message.exchange,
-                    routing_key: &message.routing_key,
-                    properties: &message.properties,
-                    body: &message.body,
-                },
-            );
+            let head = DeliverRef {
+                consumer_tag: &consumer_tag,
+                delivery_tag: DeliveryTag(delivery_tag.0),
+                redelivered,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                properties: &message.properties,
+                body: &message.body,
+            };
+            return match rest_of(&message) {
+                None => to.send_deliver(channel, &head).map(|()| None),
+                Some(rest) => to.begin_deliver(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest)),
+            };
         }
         EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
-            return to.send_get_ok(
-                channel,
-                &GetOkRef {
-                    delivery_tag: DeliveryTag(delivery_tag.0),
-                    redelivered,
-                    exchange: &message.exchange,
-                    routing_key: &message.routing_key,
-                    message_count,
-                    properties: &message.properties,
-                    body: &message.body,
-                },
-            );
+            let head = GetOkRef {
+                delivery_tag: DeliveryTag(delivery_tag.0),
+                redelivered,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                message_count,
+                properties: &message.properties,
+                body: &message.body,
+            };
+            return match rest_of(&message) {
+                None => to.send_get_ok(channel, &head).map(|()| None),
+                Some(rest) => to.begin_get_ok(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest)),
+            };
         }
         EffectKind::BasicReturn { code, text, message } => {
-            return to.send_return(
-                channel,
-                &ReturnRef {
-                    code,
-                    text: &text,
-                    exchange: &message.exchange,
-                    routing_key: &message.routing_key,
-                    properties: &message.properties,
-                    body: &message.body,
-                },
-            );
+            let head = ReturnRef {
+                code,
+                text: &text,
+                exchange: &message.exchange,
+                routing_key: &message.routing_key,
+                properties: &message.properties,
+                body: &message.body,
+            };
+            return match rest_of(&message) {
+                None => to.send_return(channel, &head).map(|()| None),
+                Some(rest) => to.begin_return(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest)),
+            };
         }
         EffectKind::PublisherAck { delivery_tag, multiple } => {
             to.send_ack(channel, DeliveryTag(delivery_tag.0), multiple);
-            return Ok(());
+            return Ok(None);
         }
         EffectKind::PublisherNack { delivery_tag, multiple } => {
             to.send_nack(channel, DeliveryTag(delivery_tag.0), multiple);
-            return Ok(());
+            return Ok(None);
         }
         EffectKind::CloseChannel { error } => {
             to.close_channel(channel, error.code, bare(&error.text, error.code), cause(error.class, error.method));
-            return Ok(());
+            return Ok(None);
         }
         EffectKind::CloseConnection { error } => {
             to.close_connection(now, error.code, bare(&error.text, error.code), cause(error.class, error.method));
-            return Ok(());
+            return Ok(None);
         }
         EffectKind::ExchangeDeclareOk => Method::ExchangeDeclareOk(exchange::DeclareOk::default()),
         EffectKind::ExchangeDeleteOk => Method::ExchangeDeleteOk(exchange::DeleteOk::default()),
@@ -189,7 +197,12 @@ pub(super) fn send(
         EffectKind::TxSelectOk => Method::TxSelectOk(understudy_protocol::tx::SelectOk::default()),
     };
     to.send_method(channel, &method);
-    Ok(())
+    Ok(None)
+}
+
+/// Of a large message.
+fn rest_of(message: &Message) -> Option<Rest> {
+    Some((message.parts.clone()?, message.body.clone()))
 }
 
 /// The core keeps tables without their length, as they stand in a record.

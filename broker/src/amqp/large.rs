@@ -59,7 +59,9 @@ impl Streaming {
                     }
                     return Ok(body);
                 }
-                Ok(Ok(body)) => return Err(unreadable(format!("it has {} bytes instead of {}", body.len(), part.bytes))),
+                Ok(Ok(body)) => {
+                    return Err(unreadable(format!("it has {} bytes instead of {}", body.len(), part.bytes)));
+                }
                 // The role is changing, and the connection about to be closed.
                 Ok(Err(ReadError::Changed)) => tokio::time::sleep(PAUSE).await,
                 Ok(Err(error)) => return Err(unreadable(error.to_string())),

@@ -3,10 +3,11 @@
 mod auth;
 mod connection;
 mod convert;
+mod large;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) use auth::Authenticator;
+use understudy_journal::LogReader;
 use understudy_protocol::ServerConfig;
 
 use crate::config::BackupConnections;
@@ -43,6 +45,10 @@ pub(crate) struct Amqp {
     pub(crate) next_connection: AtomicU64,
     pub(crate) started: Instant,
     pub(crate) metrics: Arc<Metrics>,
+    /// Parts of large messages that came in and are not committed, in bytes.
+    pub(crate) uploads: Arc<AtomicUsize>,
+    /// For large messages, which are never in memory as a whole.
+    pub(crate) reader: LogReader,
 }
 
 /// Where a client that connects here belongs.

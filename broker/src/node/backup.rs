@@ -122,8 +122,9 @@ impl Node {
                     }
                 });
             }
-            UpstreamEvent::Backlog(backlog) => {
+            UpstreamEvent::Backlog(backlog, taken) => {
                 self.with_backup(|backup, now, out| backup.handle_backlog(now, backlog, out));
+                _ = taken.send(());
             }
             UpstreamEvent::Closed { reset, reason } => {
                 if role.backup.primary().is_some() {

@@ -156,6 +156,9 @@ impl Node {
             let chunk = self.core.held_chunk(queue, *before, sync_point.index, room);
             room -= chunk.messages.len().min(room);
             *before = chunk.messages.last().map_or(*before, |oldest| oldest.index);
+            for (message, parts) in chunk.parts {
+                pieces.push(BasePiece::Parts { message, parts: parts.to_vec() });
+            }
             if !chunk.messages.is_empty() {
                 pieces.push(BasePiece::Held { queue, messages: chunk.messages });
             }
@@ -178,7 +181,9 @@ impl Node {
                 _ => Index(u64::MAX),
             };
             let floor = self.core.last_index();
-            self.checkpoints.handle.order(id, CheckpointOrder::Finish { floor, retain_from });
+            // What is being sent to clients, though its messages are gone from the pieces.
+            let pinned = self.core.pinned_parts();
+            self.checkpoints.handle.order(id, CheckpointOrder::Finish { floor, retain_from, pinned });
             self.checkpoints.stage = Stage::Writing;
         }
     }

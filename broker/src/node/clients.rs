@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 
 use understudy_core::{Command, ConnectionId, Effect, EffectKind};
 
+use understudy_record::Index;
+
 use super::{ClientEvent, Node, Outbox, Outgoing, Role};
 
 /// Bytes waiting for one client's socket above which it gets no more deliveries, until it has read most of them. A client
@@ -34,6 +36,12 @@ impl Node {
                     self.core.handle(id, channel, Command::ChannelClose, &mut self.out);
                 }
             }
+            ClientEvent::Unreadable { id, reason } => {
+                // Of a client that was closed meanwhile: the log may be another by now.
+                if self.clients.contains_key(&id) {
+                    self.end_role_damaged(reason);
+                }
+            }
             ClientEvent::Writable { id } => {
                 if self.clients.contains_key(&id) {
                     self.core.handle_writable(id, true, &mut self.out);
@@ -57,12 +65,35 @@ impl Node {
                 Command::ChannelClose => Some(Outgoing::ChannelCloseOk(channel)),
                 _ => None,
             };
+            let part_bytes = if let Command::PublishPart { body } = &command { body.len() } else { 0 };
             self.core.handle(id, channel, command, &mut self.out);
+            if part_bytes > 0 {
+                self.note_part(id, part_bytes);
+            }
             if let Some(answer) = answer {
                 self.dispatch_effects(); // whatever the channel's number meant before goes out first
                 if let Some(client) = self.clients.get(&id) {
                     _ = client.outbox.sender.send(answer);
                 }
+            }
+        }
+    }
+
+    /// A part was written, or ignored since its channel is being closed; its connection gets to know when it no longer is in
+    /// memory for its own sake.
+    fn note_part(&mut self, id: ConnectionId, bytes: usize) {
+        let index = self.core.last_index();
+        self.uploads.push_back((index, id, bytes));
+        if let Role::Primary(role) = &self.role {
+            self.release_uploads(role.primary.committed());
+        }
+    }
+
+    /// Parts up to `committed` are everywhere they have to be.
+    pub(super) fn release_uploads(&mut self, committed: Index) {
+        while let Some((_, id, bytes)) = self.uploads.pop_front_if(|(index, ..)| *index <= committed) {
+            if let Some(client) = self.clients.get(&id) {
+                client.outbox.upload.remove(bytes);
             }
         }
     }

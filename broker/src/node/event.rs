@@ -1,10 +1,10 @@
 //! What reaches the core thread. Clients' events come through an inbox of their own, so that nothing else waits behind them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use tokio::sync::{mpsc, oneshot};
-use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
+use tokio::sync::{Notify, mpsc, oneshot};
+use understudy_core::{BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
 use understudy_election::{Lease, Version};
 use understudy_record::{Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
@@ -30,6 +30,11 @@ pub(crate) enum ClientEvent {
         id: ConnectionId,
         channel: ChannelId,
     },
+    /// Part of a message that was being sent to the client is not to be had: the log is damaged, or the disk fails.
+    Unreadable {
+        id: ConnectionId,
+        reason: String,
+    },
     /// The client has read enough of what waited for it.
     Writable {
         id: ConnectionId,
@@ -47,6 +52,56 @@ pub(crate) struct Outbox {
     pub(crate) pending_bytes: Arc<AtomicUsize>,
     /// Set by the core thread when it stopped deliveries; the task says [`ClientEvent::Writable`] once it has caught up.
     pub(crate) congested: Arc<AtomicBool>,
+    /// Parts of large messages that came from this connection.
+    pub(crate) upload: Arc<Upload>,
+}
+
+/// Parts of large messages that all connections together may have uncommitted, in bytes: enough for one batch to be written
+/// while the next one comes in. Each connection may have one part beyond that, so that none starves. It is what a confirm of
+/// another connection waits for at most, beside its own record.
+const UPLOAD_BYTES: usize = 2 << 20;
+
+/// Parts of large messages that one connection has handed over and that are not committed yet.
+#[derive(Debug)]
+pub(crate) struct Upload {
+    bytes: AtomicUsize,
+    /// Of all connections.
+    total: Arc<AtomicUsize>,
+    shrunk: Notify,
+}
+
+impl Upload {
+    pub(crate) fn beside(total: &Arc<AtomicUsize>) -> Self {
+        Self { bytes: AtomicUsize::new(0), total: total.clone(), shrunk: Notify::new() }
+    }
+
+    /// Nothing more is to be read until some of it is committed.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.load(Ordering::Acquire) > 0 && self.total.load(Ordering::Acquire) >= UPLOAD_BYTES
+    }
+
+    pub(crate) fn add(&self, bytes: usize) {
+        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.total.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub(crate) fn remove(&self, bytes: usize) {
+        self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.total.fetch_sub(bytes, Ordering::AcqRel);
+        self.shrunk.notify_one();
+    }
+
+    /// Something has been removed since this was last awaited.
+    pub(crate) async fn shrunk(&self) {
+        self.shrunk.notified().await;
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Nobody will take back what a role that ended has left.
+        self.total.fetch_sub(self.bytes.load(Ordering::Acquire), Ordering::AcqRel);
+    }
 }
 
 #[derive(Debug)]
@@ -107,16 +162,16 @@ pub(crate) struct BacklogRequest {
     pub(crate) epoch: Epoch,
     pub(crate) sync_id: SyncId,
     pub(crate) queue: QueueId,
-    /// Exclusive; what the last chunk ended with.
-    pub(crate) before: Index,
+    /// How far the last chunk came.
+    pub(crate) from: BacklogCursor,
 }
 
 #[derive(Debug)]
 pub(crate) struct BacklogReply {
     pub(crate) as_of: Index,
     pub(crate) frames: Vec<Frame>,
-    /// The lowest index in it: where the next chunk goes on.
-    pub(crate) lowest: Index,
+    /// Where the next chunk goes on.
+    pub(crate) next: BacklogCursor,
     pub(crate) done: bool,
 }
 
@@ -140,7 +195,8 @@ pub(crate) enum ToPrimary {
 pub(crate) enum UpstreamEvent {
     Connected(mpsc::UnboundedSender<ToPrimary>),
     Message(PrimaryMessage),
-    Backlog(Backlog),
+    /// With a word to be dropped, or said, once it is taken: the next comes after it.
+    Backlog(Backlog, oneshot::Sender<()>),
     /// `reset`: the connection broke or was refused, rather than fell silent.
     Closed {
         reset: bool,

@@ -11,7 +11,7 @@ mod event;
 mod primary;
 mod status;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -27,7 +27,7 @@ pub(crate) use checkpoint::{CheckpointEvent, Installed};
 pub(crate) use clients::cost as effect_cost;
 pub(crate) use event::{
     BacklogReply, BacklogRequest, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent, LeaseEvent, Outbox,
-    Outgoing, ToPrimary, UpstreamEvent,
+    Outgoing, ToPrimary, Upload, UpstreamEvent,
 };
 pub(crate) use status::{CheckpointCounts, Door, Flow, NodeStatus, RoleStatus, Shared};
 
@@ -54,7 +54,7 @@ const ARENA_RESERVE_BYTES: usize = 1 << 10;
 
 /// What a message in memory takes beside its body and properties, in bytes: its names, its bookkeeping, its share of the
 /// buffer that it came in.
-const MESSAGE_OVERHEAD_BYTES: u64 = 256;
+const MESSAGE_OVERHEAD_BYTES: u64 = 512;
 
 /// How long an orderly end may take, after which the process ends all the same.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -83,6 +83,8 @@ pub(crate) struct Node {
     log_reads: LogReads,
     lease_requests: LeaseRequests,
     clients: HashMap<ConnectionId, clients::Client>,
+    /// Parts of large messages that are not committed yet, in order, whose they are and their bytes.
+    uploads: VecDeque<(Index, ConnectionId, usize)>,
     /// The newest Lease seen.
     lease: Option<(Lease, Version)>,
     recorded_sets: RecordedSets,
@@ -136,6 +138,7 @@ impl Node {
             log_reads: parts.log_reads,
             lease_requests: parts.lease_requests,
             clients: HashMap::new(),
+            uploads: VecDeque::new(),
             lease: None,
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
@@ -242,7 +245,7 @@ impl Node {
 
     /// Something in the log cannot be read back. The store is marked, so that this replica's next process is not counted on
     /// before it has fetched everything anew.
-    fn end_role_damaged(&mut self, reason: String) {
+    pub(super) fn end_role_damaged(&mut self, reason: String) {
         let (noted, done) = std::sync::mpsc::channel();
         self.journal.order(Order::MarkDamaged(noted));
         self.damage_noted = Some(done);
@@ -427,6 +430,7 @@ impl Node {
     fn recover(&mut self) {
         self.upstream.close();
         self.give_up_checkpoint();
+        self.uploads.clear(); // their connections are closed
         self.role = Role::Recovering;
         self.core = Core::new(0);
         self.out = Outputs::default();

@@ -1,11 +1,13 @@
 //! The core thread as primary: followers, the Lease, clients' confirms; and the ways in and out of the role.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use bytes::BytesMut;
 use tokio::sync::{mpsc, oneshot};
+use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
-use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, Record, ReplicaName};
+use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
     StreamId, SyncId,
@@ -31,8 +33,7 @@ pub(super) struct PrimaryRole {
     streams: HashMap<StreamId, mpsc::UnboundedSender<PrimaryMessage>>,
     /// What each follower that has a stream runs short of.
     alarms: HashMap<StreamId, (Identity, Alarms)>,
-    /// The catch-ups under way: whose, and from which sync point.
-    syncs: HashMap<SyncId, (StreamId, Index)>,
+    syncs: HashMap<SyncId, Sync>,
     pub(super) since: std::time::Duration,
     /// No clients: another primary may exist (rule 6).
     pub(super) isolated: bool,
@@ -42,6 +43,17 @@ pub(super) struct PrimaryRole {
     /// The record that every member must acknowledge before a deleted Lease is written anew.
     proof: Option<Index>,
 }
+
+/// A catch-up under way.
+struct Sync {
+    stream: StreamId,
+    sync_point: Index,
+    /// Parts of large messages that no message had claimed at the sync point. Whoever holds the list keeps them in the log.
+    unclaimed: Arc<[PartRef]>,
+}
+
+/// Under this name, which no queue has, a follower fetches the parts that no message had claimed at the sync point.
+const UNCLAIMED: QueueId = QueueId(Index(0));
 
 impl PrimaryRole {
     fn handle_alarms(&mut self, stream: StreamId, alarms: Alarms) {
@@ -153,7 +165,8 @@ impl Node {
         let out = &mut role.outputs;
         match event {
             FollowerEvent::Hello(hello, sender) => {
-                let live_messages = self.core.queues().into_iter().map(|(_, messages, _)| messages).sum();
+                let messages: u64 = self.core.queues().into_iter().map(|(_, messages, _)| messages).sum();
+                let live_messages = messages + self.core.parts();
                 tracing::info!(follower = %hello.follower, last = %hello.history.last(), clean = hello.clean, "follower");
                 role.streams.insert(stream, sender);
                 role.alarms.insert(stream, (hello.follower.clone(), Alarms::default()));
@@ -233,6 +246,7 @@ impl Node {
                         tracing::info!(%committed, "the epoch's start is committed");
                     }
                     self.core.handle_committed(committed, confirmable, &mut self.out);
+                    self.release_uploads(committed);
                 }
                 PrimaryOutput::Demote { epoch } => {
                     self.demote(epoch, None);
@@ -269,21 +283,26 @@ impl Node {
         let pieces = std::iter::once(start).chain(self.core.snapshot_topology()).chain([BasePiece::TopologyEnd]);
         let frames = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
         let queues = self.core.queues();
-        let queues: Vec<_> =
-            queues.into_iter().map(|(queue, messages, bytes)| BacklogQueue { queue, messages, bytes }).collect();
+        let unclaimed = self.core.unclaimed_parts();
+        let queues: Vec<_> = (!unclaimed.is_empty())
+            .then(|| (UNCLAIMED, unclaimed.len() as u64, unclaimed.iter().map(|part| u64::from(part.bytes)).sum()))
+            .into_iter()
+            .chain(queues)
+            .map(|(queue, messages, bytes)| BacklogQueue { queue, messages, bytes })
+            .collect();
         tracing::info!(?stream, %sync_point, queues = queues.len(), "a follower catches up from a sync point");
-        role.syncs.insert(sync_id, (stream, self.core.begin_sync()));
+        role.syncs.insert(sync_id, Sync { stream, sync_point: self.core.begin_sync(), unclaimed });
         role.primary.send_base(self.now, stream, sync_id, frames, queues, &mut role.outputs);
     }
 
     fn end_syncs_of(&mut self, stream: StreamId) {
         let Role::Primary(role) = &mut self.role else { return };
         let core = &mut self.core;
-        role.syncs.retain(|_, (other, sync_point)| {
-            if *other == stream {
-                core.end_sync(*sync_point);
+        role.syncs.retain(|_, sync| {
+            if sync.stream == stream {
+                core.end_sync(sync.sync_point);
             }
-            *other != stream
+            sync.stream != stream
         });
     }
 
@@ -299,19 +318,21 @@ impl Node {
         if request.epoch != role.primary.epoch() {
             return Err(format!("epoch {} is over: it is {} now", request.epoch, role.primary.epoch()));
         }
-        let Some(&(_, sync_point)) = role.syncs.get(&request.sync_id) else {
+        let Some(Sync { sync_point, unclaimed, .. }) = role.syncs.get(&request.sync_id) else {
             return Err("this catch-up is not known here".into());
         };
-        let (bytes, messages) = (BACKLOG_CHUNK_BYTES, BACKLOG_CHUNK_MESSAGES);
-        let chunk = self.core.backlog_chunk(request.queue, request.before, sync_point, bytes, messages);
+        let chunk = if request.queue == UNCLAIMED {
+            BacklogChunk::of_parts(unclaimed, request.from, BACKLOG_CHUNK_BYTES)
+        } else {
+            let (bytes, messages) = (BACKLOG_CHUNK_BYTES, BACKLOG_CHUNK_MESSAGES);
+            self.core.backlog_chunk(request.queue, request.from, *sync_point, bytes, messages)
+        };
         Ok(ChunkToSend {
             queue: request.queue,
-            sync_point: Position { epoch: request.epoch, index: sync_point },
+            sync_point: Position { epoch: request.epoch, index: *sync_point },
             committed: role.primary.committed(),
             as_of: self.core.last_index(),
-            lowest: chunk.messages.last().map_or(request.before, |oldest| oldest.index),
-            done: chunk.done,
-            messages: chunk.messages,
+            chunk,
         })
     }
 

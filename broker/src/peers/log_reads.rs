@@ -5,9 +5,9 @@ use bytes::BytesMut;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
-use understudy_core::{BacklogMessage, Load};
+use understudy_core::{BacklogChunk, BacklogItem, BacklogMessage, Load};
 use understudy_journal::LogReader;
-use understudy_record::{BasePiece, Frame, Index, Message, Position, QueueId};
+use understudy_record::{BasePiece, Body, Frame, Index, Message, PartRef, Position, QueueId};
 use understudy_replication::StreamId;
 
 use crate::node::{BacklogReply, Event, FollowerEvent};
@@ -58,32 +58,44 @@ pub(crate) struct ChunkToSend {
     pub(crate) sync_point: Position,
     pub(crate) committed: Index,
     pub(crate) as_of: Index,
-    pub(crate) lowest: Index,
-    pub(crate) done: bool,
-    /// Newest first.
-    pub(crate) messages: Vec<BacklogMessage>,
+    pub(crate) chunk: BacklogChunk,
 }
 
 impl ChunkToSend {
     fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
-        let stored = self.messages.iter().rev().filter(|held| held.message.is_none()).map(|held| held.index);
+        let stored = self.chunk.items.iter().rev().filter_map(|item| match item {
+            BacklogItem::Message(BacklogMessage { index, message: None, .. }) => Some(*index),
+            BacklogItem::Message(_) | BacklogItem::Part(_) => None,
+        });
         let stored: Vec<Index> = stored.collect();
         // Newest first, as they are used.
         let mut read = read_messages(reader, &stored)?.into_iter().rev();
+        let gone = |index| format!("message {index} has left the log since it was counted: the catch-up begins anew");
         let mut arena = BytesMut::new();
-        let mut frames = Vec::with_capacity(self.messages.len());
-        for BacklogMessage { index, delivery_count, message, .. } in self.messages {
-            let message = match message {
-                Some(message) => (*message).clone(),
-                None => read.next().and_then(|(_, message)| message).ok_or_else(|| {
-                    format!("message {index} has left the log since it was counted: the catch-up begins anew")
-                })?,
+        let mut frames = Vec::with_capacity(self.chunk.items.len());
+        for item in self.chunk.items {
+            let piece = match item {
+                BacklogItem::Part(PartRef { index, .. }) => {
+                    let body = read_part(reader, index)?.ok_or_else(|| gone(index))?;
+                    BasePiece::Part { index, body }
+                }
+                BacklogItem::Message(BacklogMessage { index, delivery_count, message, .. }) => {
+                    let message = match message {
+                        Some(message) => (*message).clone(),
+                        None => read.next().and_then(|(_, message)| message).ok_or_else(|| gone(index))?,
+                    };
+                    BasePiece::Message { queue: self.queue, index, delivery_count, message }
+                }
             };
-            let piece = BasePiece::Message { queue: self.queue, index, delivery_count, message };
             frames.push(Frame::base(self.sync_point, self.committed, &piece, &mut arena));
         }
-        Ok(BacklogReply { as_of: self.as_of, frames, lowest: self.lowest, done: self.done })
+        Ok(BacklogReply { as_of: self.as_of, frames, next: self.chunk.next, done: self.chunk.done })
     }
+}
+
+fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
+    let found = reader.messages_if_there(&[index]).map_err(|error| error.to_string())?;
+    Ok(found.into_iter().flatten().find_map(|frame| frame.part().cloned()))
 }
 
 /// In the order of `indexes`, which ascend.

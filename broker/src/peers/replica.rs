@@ -8,6 +8,7 @@ use futures::{Stream, StreamExt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
+use understudy_core::BacklogCursor;
 use understudy_proto as wire;
 use understudy_record::{Epoch, Index, QueueId};
 use understudy_replication::{StreamId, SyncId};
@@ -98,18 +99,18 @@ impl wire::replica_server::Replica for ReplicaService {
         let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
         let events = self.events.clone();
         tokio::spawn(async move {
-            let mut before = Index(u64::MAX);
+            let mut from = BacklogCursor::START;
             loop {
                 let request = BacklogRequest {
                     epoch: Epoch(request.epoch),
                     sync_id: SyncId(request.sync_id),
                     queue: QueueId(Index(request.queue)),
-                    before,
+                    from,
                 };
                 let chunk = fetch_chunk(&events, request).await;
                 let done = chunk.as_ref().map_or(true, |(chunk, _)| chunk.done);
-                if let Ok((_, lowest)) = &chunk {
-                    before = *lowest;
+                if let Ok((_, next)) = &chunk {
+                    from = *next;
                 }
                 if sender.send(chunk.map(|(chunk, _)| chunk)).await.is_err() || done {
                     return;
@@ -142,11 +143,11 @@ async fn send(events: &mpsc::Sender<Event>, stream: StreamId, event: FollowerEve
 async fn fetch_chunk(
     events: &mpsc::Sender<Event>,
     request: BacklogRequest,
-) -> Result<(wire::BacklogChunk, Index), Status> {
+) -> Result<(wire::BacklogChunk, BacklogCursor), Status> {
     let (reply, answer) = oneshot::channel();
     send(events, StreamId(0), FollowerEvent::Backlog { request, reply }).await?;
     let answer = answer.await.map_err(|_| Status::unavailable("the broker is ending"))?;
     let chunk = answer.map_err(Status::failed_precondition)?;
     let pieces = chunk.frames.iter().flat_map(understudy_record::Frame::pieces).cloned().collect();
-    Ok((wire::BacklogChunk { as_of: chunk.as_of.0, pieces, done: chunk.done }, chunk.lowest))
+    Ok((wire::BacklogChunk { as_of: chunk.as_of.0, pieces, done: chunk.done }, chunk.next))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
@@ -15,7 +15,12 @@ use understudy_replication::{Backlog, SyncId};
 
 use super::convert;
 use super::{MAX_MESSAGE_BYTES, Tls};
+use crate::journal_thread::Queued;
 use crate::node::{Event, ToPrimary, UpstreamEvent};
+
+/// Of what waits for this replica's disk, in bytes, above which no more of a backlog is taken: a catch-up goes as fast as
+/// the disk, and not into memory.
+const QUEUED_BYTES: usize = 8 << 20;
 
 /// Whom the Lease names.
 #[derive(Clone, Debug)]
@@ -37,6 +42,8 @@ struct UpstreamShared {
     me: understudy_record::Identity,
     tls: Tls,
     events: mpsc::Sender<Event>,
+    /// What waits for this replica's disk.
+    queued: Arc<Queued>,
 }
 
 impl Upstream {
@@ -45,9 +52,11 @@ impl Upstream {
         me: understudy_record::Identity,
         tls: Tls,
         events: mpsc::Sender<Event>,
+        queued: Arc<Queued>,
         runtime: Handle,
     ) -> Self {
-        Self { shared: Arc::new(UpstreamShared { cluster, me, tls, events }), runtime, next_link: 1, task: None }
+        let shared = Arc::new(UpstreamShared { cluster, me, tls, events, queued });
+        Self { shared, runtime, next_link: 1, task: None }
     }
 
     /// Gives up any earlier connection. Returns the new one's number, which its events carry.
@@ -145,7 +154,12 @@ impl UpstreamShared {
             let chunk = chunk.ok_or("the primary ended it before its end")?;
             let frames = convert::frames(chunk.pieces).map_err(|error| error.to_string())?;
             let (as_of, done) = (Index(chunk.as_of), chunk.done);
-            self.say(link, UpstreamEvent::Backlog(Backlog { sync_id, queue, as_of, frames, done })).await;
+            let backlog = Backlog { sync_id, queue, as_of, frames, done };
+            let (taken, is_taken) = oneshot::channel();
+            self.say(link, UpstreamEvent::Backlog(backlog, taken)).await;
+            // Who is gone takes no more: what follows finds out.
+            _ = is_taken.await;
+            self.queued.below(QUEUED_BYTES).await;
             if done {
                 return Ok(());
             }

@@ -16,6 +16,7 @@ mod failover;
 mod full_disk;
 mod harness;
 mod inspect;
+mod large;
 mod min_in_sync;
 mod relay;
 mod storage;

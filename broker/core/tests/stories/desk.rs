@@ -96,7 +96,7 @@ impl Desk {
             let more = self.core.deliver(&mut out);
             for (index, record) in out.records.drain(..) {
                 if let understudy_record::Record::Publish { message, .. } = record {
-                    self.store.insert(index, message);
+                    self.store.insert(index, as_read(&message));
                 }
             }
             self.effects.extend(out.effects.drain(..).map(|effect| effect.kind));
@@ -124,7 +124,10 @@ impl Desk {
     pub(crate) fn residency(&self, queue: QueueId) -> String {
         let last = self.core.last_index();
         let chunk = self.core.backlog_chunk(queue, last.next(), last, usize::MAX, usize::MAX);
-        chunk.messages.iter().rev().map(|message| if message.message.is_some() { 'r' } else { 's' }).collect()
+        let mut text: Vec<char> =
+            chunk.messages().map(|message| if message.message.is_some() { 'r' } else { 's' }).collect();
+        text.reverse();
+        text.into_iter().collect()
     }
 
     /// Messages delivered since the last call, each with its tag.

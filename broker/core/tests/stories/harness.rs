@@ -11,7 +11,9 @@ use understudy_core::{
     Load, Outputs, Publish,
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
-use understudy_record::{BasePiece, Binding, Body, Destination, Epoch, Index, Message, Position, Record, ShortStr};
+use understudy_record::{
+    BasePiece, Binding, Body, Destination, Epoch, Index, Message, PartRef, Position, Record, ShortStr,
+};
 
 pub(crate) struct Story {
     pub(crate) core: Core,
@@ -28,15 +30,26 @@ pub(crate) struct Story {
     store: Store,
 }
 
-/// What every message says, by its index: the log, to those who read it.
+/// What every message says, and every part, by its index: the log, to those who read it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Store(BTreeMap<Index, Message>);
+pub(crate) struct Store {
+    messages: BTreeMap<Index, Message>,
+    parts: BTreeMap<Index, Body>,
+}
 
 impl Store {
     pub(crate) fn note(&mut self, index: Index, record: &Record) {
-        if let Record::Publish { message, .. } = record {
-            self.0.insert(index, message.clone());
+        match record {
+            Record::Publish { message, .. } => _ = self.messages.insert(index, as_read(message)),
+            Record::Part { body } => _ = self.parts.insert(index, body.clone()),
+            _ => {}
         }
+    }
+
+    pub(crate) fn part(&self, part: PartRef) -> &Body {
+        let body = self.parts.get(&part.index).unwrap_or_else(|| panic!("{part:?} was never written"));
+        assert_eq!(body.len(), part.bytes as usize, "{part:?}");
+        body
     }
 
     pub(crate) fn read(&self, load: &Load) -> Vec<(Index, Message)> {
@@ -48,7 +61,7 @@ impl Store {
     }
 
     pub(crate) fn message(&self, index: Index) -> &Message {
-        self.0.get(&index).unwrap_or_else(|| panic!("message {index} was never published"))
+        self.messages.get(&index).unwrap_or_else(|| panic!("message {index} was never published"))
     }
 }
 
@@ -247,6 +260,12 @@ impl Story {
     }
 }
 
+/// What is read of it somewhere else: its list of parts is another one.
+pub(crate) fn as_read(message: &Message) -> Message {
+    let parts = message.parts.as_ref().map(|parts| parts.to_vec().into());
+    Message { parts, ..message.clone() }
+}
+
 /// The core's whole state, messages by reference. It is a sync point of its own.
 pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
     let start = BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
@@ -256,6 +275,9 @@ pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
     for (queue, ..) in core.queues() {
         let chunk = core.held_chunk(queue, sync_point.next(), sync_point, usize::MAX);
         assert!(chunk.done);
+        let parts =
+            chunk.parts.iter().map(|(message, parts)| BasePiece::Parts { message: *message, parts: parts.to_vec() });
+        pieces.extend(parts);
         pieces.push(BasePiece::Held { queue, messages: chunk.messages });
         pieces.push(BasePiece::QueueDone { queue });
     }
@@ -365,6 +387,11 @@ pub(crate) fn publish_with(
     })
 }
 
+/// Part of the next message on its channel.
+pub(crate) fn part(body: &str) -> Command {
+    Command::PublishPart { body: Body::new(Bytes::copy_from_slice(body.as_bytes())) }
+}
+
 pub(crate) fn publish_to(exchange: &str, key: &str, body: &str) -> Command {
     publish_with(exchange, key, body, "", &BasicProperties::default())
 }
@@ -443,6 +470,8 @@ pub(crate) fn describe_record(record: &Record) -> String {
             let flags = flags(&[("persistent", message.persistent)]);
             format!("publish {} to {}{flags}", describe_message(message), targets.join(" "))
         }
+        Record::Part { body } => format!("part '{}'", String::from_utf8_lossy(&body.to_contiguous())),
+        Record::Discard { parts } => format!("discard {}", list(parts)),
         Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
         Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
         Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
@@ -508,7 +537,9 @@ fn describe_binding(binding: &Binding) -> String {
 }
 
 fn describe_message(message: &Message) -> String {
-    format!("'{}'", String::from_utf8_lossy(&message.body.to_contiguous()))
+    let parts: String =
+        message.parts.iter().flat_map(|parts| parts.iter()).map(|part| format!("[{}] ", part.index)).collect();
+    format!("{parts}'{}'", String::from_utf8_lossy(&message.body.to_contiguous()))
 }
 
 fn flags(flags: &[(&str, bool)]) -> String {

@@ -10,6 +10,7 @@ mod consumers;
 mod desk;
 mod errors;
 mod harness;
+mod large;
 mod memory;
 mod random;
 mod replicas;

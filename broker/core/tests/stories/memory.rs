@@ -138,7 +138,14 @@ fn a_message_of_several_queues_counts_once_and_is_shared_when_it_comes_back() {
     assert_eq!((story.core.resident_bytes(), story.core.resident_messages()), (weight, 1));
     let chunks = [1, 2].map(|queue| {
         let last = story.core.last_index();
-        story.core.backlog_chunk(QueueId(Index(queue)), last.next(), last, 100, 100).messages.remove(0).message
+        story
+            .core
+            .backlog_chunk(QueueId(Index(queue)), last.next(), last, 100, 100)
+            .messages()
+            .next()
+            .unwrap()
+            .message
+            .clone()
     });
     assert!(std::sync::Arc::ptr_eq(chunks[0].as_ref().unwrap(), chunks[1].as_ref().unwrap()));
     story.say(1, 1, [ack_to(0)]);

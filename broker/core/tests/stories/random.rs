@@ -3,13 +3,15 @@
 //! from a checkpoint; whatever leaves memory meanwhile, and however late it is read back.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
-    BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, EffectKind, Load, Outputs,
+    BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
+    DeliveryTag, EffectKind, Load, Outputs, Publish,
 };
-use understudy_record::{BasePiece, Body, Epoch, Index, Position, QueueId, Record};
+use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
 
@@ -37,6 +39,8 @@ enum Event {
     /// A checkpoint begins, and takes so many messages at a time.
     StartCheckpoint,
     TakeSlice(usize),
+    /// So many of the large messages that are on their way to clients have been sent.
+    Sent(usize),
 }
 
 fn name() -> impl Strategy<Value = &'static str> {
@@ -102,6 +106,7 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (tag, any::<bool>(), any::<bool>()).prop_map(|(tag, multiple, requeue)| nack(tag, multiple, requeue)),
         1 => any::<bool>().prop_map(|requeue| Command::BasicRecover { requeue }),
         2 => (0..4_u16, any::<bool>()).prop_map(|(count, global)| qos(count, global)),
+        6 => Just(part("")),
         2 => Just(select()),
         1 => Just(Command::TxSelect),
         1 => Just(Command::ChannelClose),
@@ -123,6 +128,7 @@ fn event() -> impl Strategy<Value = Event> {
         12 => any::<usize>().prop_map(Event::Answer),
         2 => Just(Event::StartCheckpoint),
         8 => (1..5_usize).prop_map(Event::TakeSlice),
+        3 => (1..4_usize).prop_map(Event::Sent),
     ]
 }
 
@@ -130,12 +136,18 @@ fn event() -> impl Strategy<Value = Event> {
 struct Sync {
     replica: Core,
     sync_point: Index,
-    /// Queues whose backlog is not sent in full, with the index below which it goes on.
-    to_read: Vec<(QueueId, Index)>,
+    /// Queues whose backlog is not sent in full, with the place where it goes on.
+    to_read: Vec<(QueueId, BacklogCursor)>,
+    /// Parts that no message had claimed at the sync point; they are read like a queue's backlog, of queue 0.
+    unclaimed: Arc<[PartRef]>,
     pieces: VecDeque<BasePiece>,
     records: VecDeque<(Index, Record)>,
     topology_received: bool,
+    /// Parts that the replica's log has.
+    parts: BTreeSet<Index>,
 }
+
+const UNCLAIMED: QueueId = QueueId(Index(0));
 
 impl Sync {
     fn start(core: &mut Core) -> Self {
@@ -145,33 +157,58 @@ impl Sync {
         let mut pieces: VecDeque<_> = [start].into();
         pieces.extend(core.snapshot_topology());
         pieces.push_back(BasePiece::TopologyEnd);
-        let to_read = core.queues().into_iter().map(|(queue, ..)| (queue, sync_point.next())).collect();
-        Self { replica: Core::new(7), sync_point, to_read, pieces, records: VecDeque::new(), topology_received: false }
+        let queues = core.queues().into_iter().map(|(queue, ..)| queue);
+        let to_read = queues.chain([UNCLAIMED]).map(|queue| (queue, BacklogCursor::START)).collect();
+        Self {
+            replica: Core::new(7),
+            sync_point,
+            to_read,
+            unclaimed: core.unclaimed_parts(),
+            pieces,
+            records: VecDeque::new(),
+            topology_received: false,
+            parts: BTreeSet::new(),
+        }
     }
 
     fn read_backlog(&mut self, core: &Core, store: &Store, messages: usize) {
         if self.to_read.is_empty() {
             return;
         }
-        let (queue, before) = self.to_read.remove(0);
-        let chunk = core.backlog_chunk(queue, before, self.sync_point, 6, messages);
-        let oldest = chunk.messages.last().map_or(before, |message| message.index);
-        for BacklogMessage { index, delivery_count, message, bytes } in chunk.messages {
-            let message = message.map_or_else(|| store.message(index).clone(), |message| (*message).clone());
-            assert_eq!(bytes as usize, message.body.len() + message.properties.len());
-            assert_eq!(message, *store.message(index));
-            self.pieces.push_back(BasePiece::Message { queue, index, delivery_count, message });
+        let (queue, from) = self.to_read.remove(0);
+        let chunk = match queue {
+            UNCLAIMED => BacklogChunk::of_parts(&self.unclaimed, from, 6),
+            queue => core.backlog_chunk(queue, from, self.sync_point, 6, messages),
+        };
+        for item in chunk.items {
+            self.pieces.push_back(match item {
+                BacklogItem::Part(part) => BasePiece::Part { index: part.index, body: store.part(part).clone() },
+                BacklogItem::Message(BacklogMessage { index, delivery_count, message, bytes }) => {
+                    let message = message.map_or_else(|| store.message(index).clone(), |message| (*message).clone());
+                    assert_eq!(u64::from(bytes), message.body_bytes() + message.properties.len() as u64);
+                    assert_eq!(message, *store.message(index));
+                    BasePiece::Message { queue, index, delivery_count, message }
+                }
+            });
         }
         if chunk.done {
             self.pieces.push_back(BasePiece::QueueDone { queue });
         } else {
-            self.to_read.push((queue, oldest));
+            self.to_read.push((queue, chunk.next));
         }
     }
 
     fn receive_pieces(&mut self, count: usize) {
         for piece in self.pieces.drain(..count.min(self.pieces.len())) {
             self.topology_received |= piece == BasePiece::TopologyEnd;
+            match &piece {
+                BasePiece::Part { index, .. } => _ = self.parts.insert(*index),
+                BasePiece::Message { message, .. } => {
+                    let missing = parts_of(message).find(|part| !self.parts.contains(part));
+                    assert_eq!(missing, None, "a message that came before its parts");
+                }
+                _ => {}
+            }
             self.replica.apply_base(piece).unwrap();
         }
         self.replica.assert_consistent();
@@ -180,6 +217,9 @@ impl Sync {
     fn receive_records(&mut self, count: usize) {
         if self.topology_received {
             for (index, record) in self.records.drain(..count.min(self.records.len())) {
+                if let Record::Part { .. } = record {
+                    self.parts.insert(index);
+                }
                 self.replica.apply(index, &record).unwrap();
             }
             self.replica.assert_consistent();
@@ -195,27 +235,44 @@ impl Sync {
         self.receive_pieces(usize::MAX);
         self.replica.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
         self.receive_records(usize::MAX);
+        let missing =
+            parts_named_by(&checkpoint(&self.replica, core.last_index())).find(|part| !self.parts.contains(part));
+        assert_eq!(missing, None, "a part that the replica's log has not");
         self.replica
     }
+}
+
+fn parts_of(message: &Message) -> impl Iterator<Item = Index> {
+    message.parts.iter().flat_map(|parts| parts.iter()).map(|part| part.index)
+}
+
+fn parts_named_by(pieces: &[BasePiece]) -> impl Iterator<Item = Index> {
+    pieces.iter().flat_map(|piece| match piece {
+        BasePiece::Parts { parts, .. } => parts.iter().map(|part| part.index).collect(),
+        _ => Vec::new(),
+    })
 }
 
 /// A checkpoint being taken.
 struct Checkpoint {
     sync_point: Index,
     pieces: Vec<BasePiece>,
-    to_read: Vec<(QueueId, Index)>,
+    to_read: Vec<(QueueId, BacklogCursor)>,
     records: Vec<(Index, Record)>,
 }
 
 impl Checkpoint {
     fn start(core: &mut Core) -> Self {
-        let Sync { sync_point, pieces, to_read, .. } = Sync::start(core);
+        let Sync { sync_point, pieces, mut to_read, .. } = Sync::start(core);
+        to_read.retain(|(queue, _)| *queue != UNCLAIMED);
         Self { sync_point, pieces: pieces.into(), to_read, records: Vec::new() }
     }
 
     fn take_slice(&mut self, core: &Core, messages: usize) {
-        let Some((queue, before)) = self.to_read.pop() else { return };
+        let Some((queue, BacklogCursor { before, .. })) = self.to_read.pop() else { return };
         let chunk = core.held_chunk(queue, before, self.sync_point, messages);
+        let parts = chunk.parts.iter();
+        self.pieces.extend(parts.map(|(message, parts)| BasePiece::Parts { message: *message, parts: parts.to_vec() }));
         assert!(
             chunk.messages.len() <= messages && chunk.messages.is_sorted_by(|newer, older| newer.index > older.index)
         );
@@ -225,15 +282,23 @@ impl Checkpoint {
         }
         match chunk.done {
             true => self.pieces.push(BasePiece::QueueDone { queue }),
-            false => self.to_read.push((queue, oldest)),
+            false => self.to_read.push((queue, oldest.into())),
         }
     }
 
     /// What a restart makes of it: the checkpoint, then the log.
-    fn recover(mut self, core: &Core) -> Core {
+    fn recover(mut self, core: &mut Core, sending: &[Arc<Message>]) -> Core {
         while !self.to_read.is_empty() {
             self.take_slice(core, 3);
         }
+        // What it does not name is gone with the segments before the sync point.
+        let mut live: BTreeSet<Index> = parts_named_by(&self.pieces).collect();
+        live.extend(core.pinned_parts().iter().map(|part| part.index));
+        let needed = sending.iter().flat_map(|message| parts_of(message));
+        let state = checkpoint(core, core.last_index());
+        let needed = needed.chain(parts_named_by(&state));
+        let lost = needed.filter(|part| *part <= self.sync_point).find(|part| !live.contains(part));
+        assert_eq!(lost, None, "a part that somebody needs");
         let mut recovered = Core::new(9);
         self.pieces.into_iter().for_each(|piece| recovered.apply_base(piece).unwrap());
         recovered.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
@@ -253,6 +318,8 @@ struct World {
     loads: Vec<Load>,
     committed: Index,
     published: u64,
+    /// Large messages that are on their way to clients.
+    sending: Vec<Arc<Message>>,
     /// By body: each is unique.
     indexes: HashMap<Bytes, Index>,
     /// Everything written and told, in order.
@@ -271,6 +338,7 @@ impl World {
             loads: Vec::new(),
             committed: Index(0),
             published: 0,
+            sending: Vec::new(),
             indexes: HashMap::new(),
             story: Vec::new(),
         }
@@ -280,9 +348,9 @@ impl World {
         let mut out = Outputs::default();
         match event {
             Event::Say(connection, channel, mut command) => {
-                if let Command::BasicPublish(publish) = &mut command {
+                if let Command::BasicPublish(Publish { body, .. }) | Command::PublishPart { body } = &mut command {
                     self.published += 1;
-                    publish.body = Body::new(Bytes::from(self.published.to_string()));
+                    *body = Body::new(Bytes::from(self.published.to_string()));
                 }
                 let (id, channel) = (ConnectionId(connection), ChannelId(channel));
                 if self.core.stats().connections < 3 {
@@ -339,6 +407,7 @@ impl World {
                     checkpoint.take_slice(&self.core, messages);
                 }
             }
+            Event::Sent(count) => _ = self.sending.drain(..count.min(self.sending.len())),
             Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
         }
         self.drain(out);
@@ -364,6 +433,10 @@ impl World {
                 self.indexes.insert(message.body.to_contiguous(), index);
             }
             self.store.note(index, &record);
+            let record = match record {
+                Record::Publish { targets, message } => Record::Publish { targets, message: as_read(&message) },
+                record => record,
+            };
             self.plain.apply(index, &record).unwrap();
             if let Some(checkpoint) = &mut self.checkpoint {
                 checkpoint.records.push((index, record.clone()));
@@ -383,6 +456,10 @@ impl World {
                     let index = self.indexes[&message.body.to_contiguous()];
                     assert_eq!(*message, *self.store.message(index));
                     assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
+                    self.sending.extend(Some(message).filter(|message| message.parts.is_some()));
+                }
+                EffectKind::BasicReturn { message, .. } => {
+                    self.sending.extend(Some(message).filter(|message| message.parts.is_some()));
                 }
                 _ => {}
             }
@@ -392,7 +469,7 @@ impl World {
     fn finish_checkpoint(&mut self) {
         if let Some(checkpoint) = self.checkpoint.take() {
             let sync_point = checkpoint.sync_point;
-            let recovered = checkpoint.recover(&self.core);
+            let recovered = checkpoint.recover(&mut self.core, &self.sending);
             self.core.end_sync(sync_point);
             let text = recovered.replicated_text();
             assert_eq!(text, self.core.replicated_text(), "recovered from a checkpoint at {sync_point}");
@@ -450,6 +527,9 @@ proptest! {
         let stats = world.core.stats();
         let held = (stats.messages_unacked, stats.channels, stats.consumers, stats.unconfirmed);
         prop_assert_eq!(held, (0, 0, 0, 0));
+        prop_assert_eq!(world.core.unclaimed_parts().len(), 0);
+        world.sending.clear();
+        prop_assert_eq!(world.core.pinned_parts(), []);
         // All that is left is ready for a new primary, in the same order.
         let mut out = Outputs::default();
         let messages: u64 = world.plain.queues().iter().map(|(_, messages, _)| messages).sum();

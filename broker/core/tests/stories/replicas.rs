@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use expect_test::expect;
-use understudy_core::{ApplyError, BacklogChunk, BacklogMessage, Core, Outputs};
+use understudy_core::{ApplyError, BacklogChunk, BacklogItem, BacklogMessage, Core, Outputs};
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, Position, QueueId, Record, ShortStr};
 
 use crate::harness::*;
@@ -16,6 +16,15 @@ fn start(sync_point: Index) -> BasePiece {
 }
 
 /// Of a message that is in memory.
+/// All of them small, so each item is a message.
+fn messages(chunk: BacklogChunk) -> (Vec<BacklogMessage>, bool) {
+    let messages = chunk.items.into_iter().map(|item| match item {
+        BacklogItem::Message(message) => message,
+        BacklogItem::Part(part) => panic!("{part:?}"),
+    });
+    (messages.collect(), chunk.done)
+}
+
 fn piece(queue: QueueId, message: BacklogMessage) -> BasePiece {
     let BacklogMessage { index, delivery_count, message, .. } = message;
     let message = (*message.expect("nothing was evicted")).clone();
@@ -25,7 +34,14 @@ fn piece(queue: QueueId, message: BacklogMessage) -> BasePiece {
 fn publish_record(targets: &[u64]) -> Record {
     let targets = targets.iter().map(|id| QueueId(Index(*id))).collect();
     let (exchange, routing_key) = (ShortStr::EMPTY, ShortStr::EMPTY);
-    let message = Message { exchange, routing_key, properties: Bytes::new(), persistent: false, body: Body::default() };
+    let message = Message {
+        exchange,
+        routing_key,
+        properties: Bytes::new(),
+        persistent: false,
+        parts: None,
+        body: Body::default(),
+    };
     Record::Publish { targets, message }
 }
 
@@ -117,6 +133,7 @@ fn pieces_out_of_place_are_refused() {
             routing_key: ShortStr::EMPTY,
             properties: Bytes::new(),
             persistent: true,
+            parts: None,
             body: Body::default(),
         },
     };
@@ -169,7 +186,7 @@ fn catch_up_mixes_the_backlog_with_live_records() {
     replica.apply_base(BasePiece::TopologyEnd).unwrap();
 
     // The first chunk is read, then the primary goes on, and all of that arrives before the chunk.
-    let BacklogChunk { messages: newest, done } = story.core.backlog_chunk(a, sync_point.next(), sync_point, 1000, 3);
+    let (newest, done) = messages(story.core.backlog_chunk(a, sync_point.next(), sync_point, 1000, 3));
     assert!(!done && newest.len() == 3);
     story.say(1, 1, [nack(5, false, true), ack(6), ack_to(2), publish_to("x", "", "7")]).say(2, 1, [purge("b")]);
     let live = &story.log[sync_point.0 as usize..];
@@ -177,13 +194,13 @@ fn catch_up_mixes_the_backlog_with_live_records() {
 
     let before = newest[2].index;
     newest.into_iter().for_each(|message| replica.apply_base(piece(a, message)).unwrap());
-    let BacklogChunk { messages, done } = story.core.backlog_chunk(a, before, sync_point, 1000, 100);
-    assert!(done && messages.len() == 1, "two of the three were acknowledged meanwhile");
-    messages.into_iter().for_each(|message| replica.apply_base(piece(a, message)).unwrap());
+    let (left, done) = messages(story.core.backlog_chunk(a, before, sync_point, 1000, 100));
+    assert!(done && left.len() == 1, "two of the three were acknowledged meanwhile");
+    left.into_iter().for_each(|message| replica.apply_base(piece(a, message)).unwrap());
     replica.apply_base(BasePiece::QueueDone { queue: a }).unwrap();
 
-    let BacklogChunk { messages, done } = story.core.backlog_chunk(b, sync_point.next(), sync_point, 1000, 100);
-    assert!(done && messages.is_empty(), "the queue was purged");
+    let (left, done) = messages(story.core.backlog_chunk(b, sync_point.next(), sync_point, 1000, 100));
+    assert!(done && left.is_empty(), "the queue was purged");
     replica.apply_base(BasePiece::QueueDone { queue: b }).unwrap();
     replica.apply_base(BasePiece::End { floor: story.core.last_index() }).unwrap();
     story.core.end_sync(sync_point);
@@ -207,7 +224,7 @@ fn a_queue_deleted_during_catch_up_ignores_what_still_comes_for_it() {
     let chunk = story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100);
     story.say(1, 1, [delete("a", ""), declare("a", "")]);
     story.log[2..].iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
-    chunk.messages.into_iter().for_each(|message| replica.apply_base(piece(queue, message)).unwrap());
+    messages(chunk).0.into_iter().for_each(|message| replica.apply_base(piece(queue, message)).unwrap());
     replica.apply_base(BasePiece::QueueDone { queue }).unwrap();
     replica.apply_base(BasePiece::End { floor: story.core.last_index() }).unwrap();
     assert!(story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100).done);

@@ -33,6 +33,7 @@ fn frame(index: u64, bytes: usize, committed: u64) -> Frame {
         routing_key: ShortStr::EMPTY,
         properties: Bytes::new(),
         persistent: true,
+        parts: None,
         body: Body::new(Bytes::from(vec![0; bytes])),
     };
     Frame::record(

@@ -279,6 +279,7 @@ impl Node {
             routing_key: ShortStr::EMPTY,
             properties: Bytes::new(),
             persistent: true,
+            parts: None,
             body,
         };
         self.write(now, vec![Record::Publish { targets: vec![QUEUE], message }]);
@@ -403,6 +404,7 @@ impl Node {
                 routing_key: ShortStr::EMPTY,
                 properties: Bytes::new(),
                 persistent: true,
+                parts: None,
                 body: Body::new(Bytes::copy_from_slice(&number.to_le_bytes())),
             };
             let piece = BasePiece::Message { queue: QUEUE, index: *index, delivery_count: 0, message };

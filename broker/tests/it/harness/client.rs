@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use understudy_protocol::{
     BasicProperties, ChannelId, ClientConfig, ClientConnection, ClientEnd, ClientEvent, Delivery, DeliveryTag,
-    GotMessage, Method, PublishRef, basic, confirm, queue,
+    GotMessage, Method, PublishRef, Return, basic, confirm, queue,
 };
 use understudy_record::{Body, ShortStr};
 
@@ -184,13 +184,30 @@ impl Client {
         self.flush();
     }
 
+    /// To a queue that need not exist; nothing is waited for.
+    pub(crate) fn publish_mandatory(&mut self, queue: &str, body: impl Into<Bytes>) {
+        self.put("", queue, true, body);
+        self.flush();
+    }
+
+    pub(crate) fn next_return(&mut self, deadline: Instant) -> Option<Return> {
+        self.take_until(deadline, |event| match event {
+            ClientEvent::Return(_, returned) => Some(returned.clone()),
+            _ => None,
+        })
+    }
+
     fn put_publish(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
+        self.put(exchange, routing_key, false, body);
+    }
+
+    fn put(&mut self, exchange: &str, routing_key: &str, mandatory: bool, body: impl Into<Bytes>) {
         let body = Body::new(body.into());
         let properties = BasicProperties { delivery_mode: Some(2), ..Default::default() }.encode();
         let message = PublishRef {
             exchange: exchange.as_bytes(),
             routing_key: routing_key.as_bytes(),
-            mandatory: false,
+            mandatory,
             properties: properties.as_bytes(),
             body: &body,
         };

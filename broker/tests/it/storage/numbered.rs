@@ -14,8 +14,13 @@ fn mixed(number: u64) -> u64 {
     (mixed ^ (mixed >> 31)).wrapping_mul(0x94d0_49bb_1331_11eb) ^ (mixed >> 29)
 }
 
+/// From this number on one body in a hundred is large: of several parts, each of which takes segments for itself.
+pub(super) const SOME_LARGE: u64 = 1 << 32;
+const LARGE: u64 = 1 << 20;
+
 pub(super) fn size_of_body(number: u64) -> usize {
-    (LEAST + mixed(number) % SPREAD) as usize
+    let large = number >= SOME_LARGE && number % 100 == 99;
+    (LEAST + mixed(number) % SPREAD + if large { LARGE + mixed(number) % LARGE } else { 0 }) as usize
 }
 
 /// Its size follows from its number too.

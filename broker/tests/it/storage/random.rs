@@ -13,7 +13,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use understudy_protocol::{ClientConfig, DeliveryTag, confirm, exchange, queue};
 
-use super::numbered::{body, number_of};
+use super::numbered::{SOME_LARGE, body, number_of};
 use crate::harness::{Client, Cluster, LOOK_AGAIN, Refused, await_true, short};
 
 const SECONDS: u64 = 20;
@@ -128,7 +128,7 @@ impl Worker {
             doors,
             fan: format!("fan-{id}"),
             ledgers: (0..QUEUES).map(ledger).collect(),
-            next: id << 32,
+            next: SOME_LARGE + (id << 32),
             published: 0,
             confirmed: 0,
             done: BTreeMap::new(),
