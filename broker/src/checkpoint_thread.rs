@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
-use understudy_journal::{CheckpointError, Checkpointer, Draft, Finished, Obsolete};
+use understudy_journal::{Checkpointer, Draft, Finished, Obsolete};
 use understudy_record::{BasePiece, Index, PartRef};
 
 use crate::node::{CheckpointEvent, Event};
@@ -18,6 +18,9 @@ const INBOX: usize = 8;
 
 /// What is written in one go before the pace is looked at, in bytes.
 const PACE_BYTES: u64 = 256 << 10;
+
+/// Between two steps of giving space back.
+const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
 /// One checkpoint, counted by the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +39,8 @@ pub(crate) enum CheckpointOrder {
         /// Parts that are in no piece and are needed all the same.
         pinned: Vec<PartRef>,
     },
+    /// Nothing more comes for it.
+    GiveUp,
     /// It does not come into force.
     Discard(Box<Finished>),
     Remove(Obsolete),
@@ -70,9 +75,10 @@ impl CheckpointHandle {
         _ = self.orders.send((id, order));
     }
 
-    /// Work on it, and on those before it, ends soon, without a report.
+    /// Work on it, and on those before it, ends soon, and what was written goes.
     pub(crate) fn give_up(&self, id: CheckpointId) {
         self.given_up.fetch_max(id.0, Ordering::Relaxed);
+        self.order(id, CheckpointOrder::GiveUp);
     }
 }
 
@@ -108,16 +114,19 @@ impl CheckpointThread {
                     }
                     _ => Ok(None),
                 },
+                CheckpointOrder::GiveUp => {
+                    draft = draft.filter(|(current, _)| *current > id);
+                    Ok(None)
+                }
                 CheckpointOrder::Discard(finished) => maker.discard(*finished).map(|()| None),
-                CheckpointOrder::Remove(obsolete) => maker.remove(obsolete).map(|()| None),
+                CheckpointOrder::Remove(obsolete) => {
+                    maker.remove(obsolete, &mut || std::thread::sleep(REMOVE_PAUSE)).map(|()| None)
+                }
             };
             let event = match done {
                 Ok(None) => continue,
                 Ok(Some(finished)) => CheckpointEvent::Finished(id, Box::new(finished)),
-                Err(CheckpointError::GivenUp) => {
-                    draft = None;
-                    continue;
-                }
+                // If it was given up here, the node waits for a word.
                 Err(error) => {
                     draft = None;
                     CheckpointEvent::Failed(id, error)

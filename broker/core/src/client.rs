@@ -153,11 +153,11 @@ impl Core {
         for (_, unacked) in channel.unacked.into_items() {
             self.note_settled(unacked, crate::settle::Settlement::Requeue);
         }
-        for reply in channel.replies {
-            if let Answer::Loading(get) = reply.answer {
-                self.forget_get(origin, get);
-            }
-        }
+        let gets = channel.replies.into_iter().filter_map(|reply| match reply.answer {
+            Answer::Loading(get) => Some(get),
+            _ => None,
+        });
+        self.forget_gets(origin, gets);
         self.write_settled(out);
         left.into_iter().for_each(|queue| self.delete_if_abandoned(queue, out));
     }

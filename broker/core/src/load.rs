@@ -75,12 +75,14 @@ impl Core {
         if messages.len() < asked.messages {
             known.forget_ahead();
         }
-        // All who have a list of parts have the same one: see `parts`.
-        for (index, message) in messages.iter_mut().filter(|(_, message)| message.parts.is_some()) {
-            if let Some(parts) = self.state.parts.of(*index) {
-                message.parts = Some(parts.clone());
-            }
-        }
+        // All who have a list of parts have the same one: see `parts`. Without one nothing keeps the parts in the log: a get
+        // that took such a message, and acknowledged it before it came, finds nothing.
+        messages.retain_mut(|(index, message)| {
+            let parts = message.parts.as_ref().and_then(|_| self.state.parts.of(*index)).cloned();
+            let kept = message.parts.is_none() || parts.is_some();
+            message.parts = parts;
+            kept
+        });
         let gets = std::mem::take(&mut known.session.gets);
         self.loads.bytes -= asked.bytes;
         let answers = self.take_messages(queue, messages, gets);
@@ -232,14 +234,19 @@ impl Core {
         self.release_replies(origin, out);
     }
 
-    /// The channel is gone before its get was answered.
-    pub(crate) fn forget_get(&mut self, origin: Origin, get: LoadingGet) {
-        let LoadingGet { queue, index, no_ack, .. } = get;
-        if let Some(queue) = self.state.queues.get_mut(&queue) {
-            queue.session.gets.retain(|other| (other.index, other.origin) != (index, origin));
+    /// The channel is gone before these gets, all that it had, were answered. There may be very many.
+    pub(crate) fn forget_gets(&mut self, origin: Origin, gets: impl Iterator<Item = LoadingGet>) {
+        let mut queues = BTreeSet::new();
+        for LoadingGet { queue, index, no_ack, .. } in gets {
+            queues.insert(queue);
+            if no_ack {
+                self.note_settled(Unacked { queue, index, consumer: None }, Settlement::Requeue);
+            }
         }
-        if no_ack {
-            self.note_settled(Unacked { queue, index, consumer: None }, Settlement::Requeue);
+        for queue in queues {
+            if let Some(queue) = self.state.queues.get_mut(&queue) {
+                queue.session.gets.retain(|other| other.origin != origin);
+            }
         }
     }
 

@@ -207,15 +207,21 @@ impl Queue {
         }
     }
 
-    pub(crate) fn purge(&mut self, up_to: Index, except: &[Index]) -> Vec<(Index, Entry)> {
+    pub(crate) fn purge(&mut self, up_to: Index, except: &[Index], mut gone: impl FnMut(Index, Entry)) {
         let except: HashSet<Index> = except.iter().copied().collect();
-        let taken = self.entries.take_up_to(up_to.0, |key| !except.contains(&Index(key)));
-        let taken: Vec<_> = taken.into_iter().map(|(key, entry)| (Index(key), entry)).collect();
-        taken.iter().for_each(|(index, entry)| self.forget(*index, entry));
+        let mut entries = std::mem::take(&mut self.entries);
+        entries.drain_up_to(
+            up_to.0,
+            |key| !except.contains(&Index(key)),
+            |key, entry| {
+                self.forget(Index(key), &entry);
+                gone(Index(key), entry);
+            },
+        );
+        self.entries = entries;
         if let Some(backlog) = &mut self.backlog {
             backlog.purges.push((up_to, except));
         }
-        taken
     }
 
     fn forget(&mut self, index: Index, entry: &Entry) {
@@ -393,7 +399,8 @@ mod tests {
         let mut queue = queue([2, 3, 4, 9]);
         hand_out(&mut queue);
         let except = queue.unacked_indexes();
-        let gone: Vec<_> = queue.purge(Index(4), &except).into_iter().map(|(index, _)| index.0).collect();
+        let mut gone = Vec::new();
+        queue.purge(Index(4), &except, |index, _| gone.push(index.0));
         assert_eq!(gone, [3, 4]);
         queue.assert_consistent();
         assert_eq!((queue.ready(), queue.unacked()), (1, 1));
@@ -407,7 +414,7 @@ mod tests {
         queue.push(Index(12), Entry::stored(4, 0, false));
         queue.remove(Index(7));
         queue.give_back(Index(6), &BTreeMap::new());
-        queue.purge(Index(4), &[Index(3)]);
+        queue.purge(Index(4), &[Index(3)], |_, _| {});
         assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::Added(4));
         assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::OutOfPlace, "twice");
         assert_eq!(queue.arrive(Index(7), 0, 4, false), Arrival::AlreadyGone);

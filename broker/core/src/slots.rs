@@ -145,21 +145,32 @@ impl<T> Slots<T> {
     }
 
     /// Removes and returns, in key order, the items up to and including `up_to` for which `wanted` holds.
-    pub(crate) fn take_up_to(&mut self, up_to: u64, mut wanted: impl FnMut(u64) -> bool) -> Vec<(u64, T)> {
+    pub(crate) fn take_up_to(&mut self, up_to: u64, wanted: impl FnMut(u64) -> bool) -> Vec<(u64, T)> {
         let mut taken = Vec::new();
+        self.drain_up_to(up_to, wanted, |key, item| taken.push((key, item)));
+        taken
+    }
+
+    /// The same, one by one: of a long sequence there is no second copy.
+    pub(crate) fn drain_up_to(
+        &mut self,
+        up_to: u64,
+        mut wanted: impl FnMut(u64) -> bool,
+        mut taken: impl FnMut(u64, T),
+    ) {
+        let mut gone = 0;
         for ring in self.rings.iter_mut().take_while(|ring| ring.first_key().is_some_and(|first| first <= up_to)) {
-            let before = taken.len();
             for (key, item) in ring.slots.iter_mut().take_while(|slot| slot.0 <= up_to) {
                 if item.is_some() && wanted(*key) {
-                    taken.extend(item.take().map(|item| (*key, item)));
+                    item.take().into_iter().for_each(|item| taken(*key, item));
+                    ring.live -= 1;
+                    gone += 1;
                 }
             }
-            ring.live -= taken.len() - before;
             ring.tidy();
         }
-        self.live -= taken.len();
+        self.live -= gone;
         self.rings.retain(|ring| ring.live > 0);
-        taken
     }
 
     pub(crate) fn into_items(self) -> impl Iterator<Item = (u64, T)> {

@@ -106,8 +106,10 @@ impl State {
                 messages.iter().for_each(|message| queue.give_back(*message, &self.syncs));
             }
             Record::Purge { queue, up_to, except } => {
-                let gone = self.queue_mut(index, *queue)?.purge(*up_to, except);
-                gone.iter().for_each(|(index, entry)| release(&mut self.tally, &mut self.parts, *index, entry));
+                let unknown = ApplyError::UnknownQueue { index, queue: *queue };
+                let queue = self.queues.get_mut(queue).ok_or(unknown)?;
+                let (tally, parts) = (&mut self.tally, &mut self.parts);
+                queue.purge(*up_to, except, |index, entry| release(tally, parts, index, &entry));
             }
         }
         if is_topology(record) {
@@ -256,10 +258,6 @@ impl State {
 
     fn queue(&self, index: Index, id: QueueId) -> Result<&Queue, ApplyError> {
         self.queues.get(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })
-    }
-
-    fn queue_mut(&mut self, index: Index, id: QueueId) -> Result<&mut Queue, ApplyError> {
-        self.queues.get_mut(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })
     }
 
     // ---- reading

@@ -128,6 +128,9 @@ impl Manifest {
                 1 => SegmentId::kept(generation, bytes.get_u32_le()),
                 _ => return Err("it lists a segment of no kind that this format has"),
             };
+            if id.kind == SegmentKind::Log && id.sequence >= log_start {
+                return Err("it lists a segment that the log has");
+            }
             let (first, last) = (Index(bytes.get_u64_le()), Index(bytes.get_u64_le()));
             if first > last || kept.last().is_some_and(|before| before.last >= first) {
                 return Err("the ranges of its segments are out of order");

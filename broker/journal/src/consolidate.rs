@@ -13,6 +13,8 @@ pub(crate) struct Source {
     pub(crate) first: Index,
     pub(crate) last: Index,
     pub(crate) len: u64,
+    /// What `live_bytes` would be if all of it lived, as far as that is known.
+    pub(crate) weight: u64,
     /// It cannot stay as it is.
     pub(crate) must_move: bool,
     pub(crate) live_messages: u64,
@@ -44,6 +46,16 @@ pub(crate) fn plan(sources: &[Source], segment_bytes: u64) -> Vec<Step> {
     steps
 }
 
+/// Nothing is copied but what cannot stay: what holds no live message goes, all else is as it was.
+pub(crate) fn plan_without_room(sources: &[Source]) -> Vec<Step> {
+    let alive = sources.iter().filter(|source| source.live_messages > 0);
+    let step = |source: &Source| match source.must_move {
+        true => Step::Rewrite { first: source.first, last: source.last },
+        false => Step::Keep(*source),
+    };
+    alive.map(step).collect()
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Stay,
@@ -57,7 +69,7 @@ enum Fate {
 fn fate(source: &Source, segment_bytes: u64) -> Fate {
     match () {
         () if source.live_messages == 0 => Fate::Dead,
-        () if source.must_move || source.live_bytes < source.len / 2 => Fate::Move,
+        () if source.must_move || source.live_bytes < source.weight / 2 => Fate::Move,
         () if source.len < segment_bytes / 4 => Fate::Small,
         () => Fate::Stay,
     }
@@ -86,7 +98,7 @@ mod tests {
     fn source(sequence: u32, first: u64, last: u64, len: u64) -> Source {
         let id = Some(SegmentId::log(0, sequence));
         let (first, last) = (Index(first), Index(last));
-        Source { id, first, last, len, must_move: false, live_messages: 0, live_bytes: 0 }
+        Source { id, first, last, len, weight: len, must_move: false, live_messages: 0, live_bytes: 0 }
     }
 
     /// Every message of the ranges lives and is of 1000 bytes.
@@ -131,6 +143,17 @@ mod tests {
         check(&small, &[(1, 5), (61, 120)], &[Ok(0), Ok(1)]);
         let two = [source(0, 1, 5, 6000), source(1, 61, 65, 6000)];
         check(&two, &[(1, 5), (61, 65)], &[Err((1, 65))]);
+    }
+
+    #[test]
+    fn without_room_only_what_is_dead_goes() {
+        let all = alive(
+            &[source(0, 1, 60, SEGMENT), source(1, 61, 120, SEGMENT), source(2, 121, 180, SEGMENT)],
+            &[(7, 7), (121, 180)],
+        );
+        assert_eq!(plan_without_room(&all), [Step::Keep(all[0]), Step::Keep(all[2])]);
+        let base = Source { must_move: true, ..all[0] };
+        assert_eq!(plan_without_room(&[base]), [Step::Rewrite { first: Index(1), last: Index(60) }]);
     }
 
     #[test]

@@ -12,13 +12,13 @@ use bytes::BytesMut;
 use understudy_record::{BasePiece, Frame, HeldMessage, Index, PartRef, Position, StoreId};
 
 use crate::checkpoint::{self, CHECKPOINT_DRAFT_NAME, Entry, Manifest};
-use crate::consolidate::{Source, Step, plan};
+use crate::consolidate::{Source, Step, plan, plan_without_room};
 use crate::error::Failure;
 use crate::journal::Options;
 use crate::live::LiveSet;
 use crate::reader::{LogReader, ReadError, Segment, Shared, lock};
 use crate::recovery::create_segment;
-use crate::segment::SegmentId;
+use crate::segment::{SegmentId, SegmentKind};
 use crate::store_map::KeptSegment;
 use crate::{Storage, StorageFile};
 
@@ -30,6 +30,9 @@ const COPY_BYTES: u64 = 1 << 20;
 
 /// Pieces given to one vectored write: what a kernel takes at once.
 const SLICES_PER_WRITE: usize = 1024;
+
+/// Space given back in one step, in bytes.
+const SHRINK_BYTES: u64 = 4 << 20;
 
 /// Written between two syncs, in bytes: small enough that the writer's own sync beside it does not wait long.
 const SYNC_BYTES: u64 = 4 << 20;
@@ -61,6 +64,7 @@ pub struct Checkpointer {
 /// A checkpoint that is being written.
 pub struct Draft<'a> {
     maker: &'a Checkpointer,
+    name: DraftName<'a>,
     generation: u32,
     file: Arc<dyn StorageFile>,
     len: u64,
@@ -75,6 +79,8 @@ pub struct Draft<'a> {
 /// A checkpoint that is whole and durable, and not in force.
 #[derive(Debug)]
 pub struct Finished {
+    /// Which draft it was.
+    number: u64,
     pub(crate) generation: u32,
     pub(crate) sync_point: Position,
     /// The log must be committed and durable up to here before it comes into force.
@@ -82,6 +88,8 @@ pub struct Finished {
     pub(crate) log_start: u32,
     pub(crate) first_record: Index,
     pub(crate) kept: Vec<KeptSegment>,
+    /// Those of `kept` that were written for it.
+    created: Vec<SegmentId>,
     /// Segments that nothing needs once it is in force.
     pub(crate) obsolete: Vec<SegmentId>,
     /// Of the file, in bytes.
@@ -113,30 +121,58 @@ impl Checkpointer {
     pub fn begin(&self) -> Result<Draft<'_>, CheckpointError> {
         let storage = &*self.storage;
         self.remove_draft()?;
-        let generation = lock(&self.shared).generation();
+        let (number, generation) = {
+            let shared = &mut *lock(&self.shared);
+            shared.drafts += 1;
+            (shared.drafts, shared.generation())
+        };
+        let name = DraftName { maker: self, number, is_wanted: false };
         let (file, len) = checkpoint::create_draft(storage, self.store, generation)?;
         let (live, in_parts, arena) = (LiveSet::default(), HashMap::new(), BytesMut::new());
-        Ok(Draft { maker: self, generation, file, len, unsynced: 0, sync_point: None, live, in_parts, arena })
+        Ok(Draft { maker: self, name, generation, file, len, unsynced: 0, sync_point: None, live, in_parts, arena })
     }
 
     /// Removes files that [`Journal::install`](crate::Journal::install) named. What a crash leaves goes at the next opening.
-    pub fn remove(&self, obsolete: Obsolete) -> Result<(), CheckpointError> {
+    /// `pause` is called between two steps, so that the writer's syncs get their turn.
+    pub fn remove(&self, obsolete: Obsolete, pause: &mut dyn FnMut()) -> Result<(), CheckpointError> {
         for id in obsolete.0 {
-            self.remove_file(&id.name())?;
+            let name = id.name();
+            self.shrink(&name, pause)?;
+            self.remove_file(&name)?;
         }
-        let storage = &*self.storage;
-        Ok(storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?)
+        // Not synced: one that comes back after a power loss is left over, and goes at the next opening.
+        Ok(())
     }
 
-    /// Removes what a checkpoint that does not come into force has written.
+    /// Gives a file's space back in steps: as one, it would hold up the writer's next sync.
+    fn shrink(&self, name: &str, pause: &mut dyn FnMut()) -> Result<(), Failure> {
+        let file = match self.storage.open(name) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            file => file.map_err(Failure::of(&*self.storage, "open", name))?,
+        };
+        let mut len = file.len().map_err(Failure::of(&*self.storage, "measure", name))?;
+        while len > SHRINK_BYTES {
+            len -= SHRINK_BYTES;
+            file.truncate(len).map_err(Failure::of(&*self.storage, "shorten", name))?;
+            pause();
+        }
+        Ok(())
+    }
+
+    /// Removes what a checkpoint that does not come into force has written, and nothing else: another may have been begun.
     pub fn discard(&self, finished: Finished) -> Result<(), CheckpointError> {
-        self.remove_draft()?;
-        let in_force: Vec<SegmentId> = lock(&self.shared).older.kept.iter().map(|kept| kept.id).collect();
-        let new = finished.kept.iter().map(|kept| kept.id).filter(|id| id.kind == crate::segment::SegmentKind::Kept);
-        for id in new.filter(|id| !in_force.contains(id)) {
+        if self.is_latest(finished.number) {
+            self.remove_draft()?;
+        }
+        for id in finished.created {
             self.remove_file(&id.name())?;
         }
         Ok(())
+    }
+
+    /// Whether the draft's name in the directory is this one's.
+    fn is_latest(&self, number: u64) -> bool {
+        lock(&self.shared).drafts == number
     }
 
     fn remove_draft(&self) -> Result<(), Failure> {
@@ -153,7 +189,43 @@ impl Checkpointer {
     }
 }
 
-impl Draft<'_> {
+/// A draft's file, as long as nobody has the whole checkpoint: dropped before, it leaves nothing behind.
+struct DraftName<'a> {
+    maker: &'a Checkpointer,
+    number: u64,
+    is_wanted: bool,
+}
+
+impl Drop for DraftName<'_> {
+    fn drop(&mut self) {
+        if !self.is_wanted && self.maker.is_latest(self.number) {
+            _ = self.maker.remove_draft(); // the next one, or the next opening, tries again
+        }
+    }
+}
+
+/// Segments that were written for a checkpoint, as long as nobody has the whole of it.
+struct Created<'a> {
+    maker: &'a Checkpointer,
+    ids: Vec<SegmentId>,
+}
+
+impl Drop for Created<'_> {
+    fn drop(&mut self) {
+        for id in &self.ids {
+            _ = self.maker.remove_file(&id.name()); // the next opening tries again
+        }
+    }
+}
+
+/// What a checkpoint will name, and what was written for it.
+struct Arranged<'a> {
+    kept: Vec<KeptSegment>,
+    created: Created<'a>,
+    moved_bytes: u64,
+}
+
+impl<'a> Draft<'a> {
     /// Takes pieces in the order in which they are applied: the `Start` first, without the `End`. Messages by reference only.
     /// `committed`: how far the log is known to be committed.
     pub fn add(&mut self, committed: Index, pieces: &[BasePiece], pace: Pace<'_>) -> Result<(), CheckpointError> {
@@ -198,14 +270,14 @@ impl Draft<'_> {
         let end = Frame::base(sync_point, floor, &BasePiece::End { floor }, &mut self.arena);
         self.write(&[end], pace)?;
         let (sources, log_start, first_record) = self.sources(sync_point.index, retain_from)?;
-        let mut kept = Vec::new();
-        let mut moved_bytes = 0;
-        for step in plan(&sources, self.maker.options.segment_bytes) {
-            match step {
-                Step::Keep(source) => kept.push(self.stays(source)?),
-                Step::Rewrite { first, last } => moved_bytes += self.rewrite(first, last, &mut kept, pace)?,
+        let arranged = match self.arrange(plan(&sources, self.maker.options.segment_bytes), pace) {
+            // Without room to move messages there is still what goes as a whole.
+            Err(CheckpointError::Failed(failure)) if failure.is_full() => {
+                self.arrange(plan_without_room(&sources), pace)?
             }
-        }
+            arranged => arranged?,
+        };
+        let Arranged { kept, mut created, moved_bytes } = arranged;
         // Messages are found by these ranges: a list that is wrong must never come into force.
         if !kept.is_sorted_by(|one, next| one.last < next.first) || kept.iter().any(|kept| kept.first > kept.last) {
             return Err(CheckpointError::Order { what: "segments whose ranges overlap" });
@@ -220,10 +292,38 @@ impl Draft<'_> {
         self.len += manifest.len() as u64;
         let storage = &*self.maker.storage;
         self.file.sync_data().map_err(Failure::of(storage, "sync", CHECKPOINT_DRAFT_NAME))?;
-        // Before the rename: it must not be durable without what it names.
-        storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?;
-        let (generation, bytes) = (self.generation, self.len);
-        Ok(Finished { generation, sync_point, floor, log_start, first_record, kept, obsolete, bytes, moved_bytes })
+        if kept.iter().any(|kept| kept.id.kind == SegmentKind::Kept && !self.is_in_force(kept.id)) {
+            // Before the rename: it must not be durable without what it names.
+            storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory"))?;
+        }
+        self.name.is_wanted = true;
+        let created = std::mem::take(&mut created.ids);
+        let (number, generation, bytes) = (self.name.number, self.generation, self.len);
+        Ok(Finished {
+            number,
+            generation,
+            sync_point,
+            floor,
+            log_start,
+            first_record,
+            kept,
+            created,
+            obsolete,
+            bytes,
+            moved_bytes,
+        })
+    }
+
+    fn arrange(&self, steps: Vec<Step>, pace: Pace<'_>) -> Result<Arranged<'a>, CheckpointError> {
+        let created = Created { maker: self.maker, ids: Vec::new() };
+        let mut arranged = Arranged { kept: Vec::new(), created, moved_bytes: 0 };
+        for step in steps {
+            match step {
+                Step::Keep(source) => arranged.kept.push(self.stays(source)?),
+                Step::Rewrite { first, last } => self.rewrite(first, last, &mut arranged, pace)?,
+            }
+        }
+        Ok(arranged)
     }
 
     /// Where the ranges of all that holds messages begin.
@@ -237,7 +337,7 @@ impl Draft<'_> {
 
     fn source(&self, id: Option<SegmentId>, first: Index, last: Index, len: u64, must_move: bool) -> Source {
         let (live_messages, live_bytes) = self.live.within(first, last);
-        Source { id, first, last, len, must_move, live_messages, live_bytes }
+        Source { id, first, last, len, weight: len, must_move, live_messages, live_bytes }
     }
 
     /// What holds messages up to the sync point and is not to stay in the log; the log's first segment from then on, and the
@@ -247,7 +347,10 @@ impl Draft<'_> {
         if shared.generation() != self.generation {
             return Err(CheckpointError::GivenUp);
         }
-        let stays = |kept: &KeptSegment| self.source(Some(kept.id), kept.first, kept.last, kept.len, false);
+        let stays = |kept: &KeptSegment| {
+            let source = self.source(Some(kept.id), kept.first, kept.last, kept.len, false);
+            Source { weight: kept.weight, ..source }
+        };
         let mut sources: Vec<Source> = shared.older.kept.iter().map(stays).collect();
         let base = shared.older.base();
         let with_base: BTreeSet<SegmentId> = base.iter().map(|(_, id, _)| *id).collect();
@@ -292,6 +395,11 @@ impl Draft<'_> {
         kept.or_else(of_log).ok_or(CheckpointError::GivenUp)
     }
 
+    /// The checkpoint in force names it.
+    fn is_in_force(&self, id: SegmentId) -> bool {
+        lock(&self.maker.shared).older.kept.iter().any(|kept| kept.id == id)
+    }
+
     /// What counts now and will not unless the new checkpoint names it.
     fn superseded(&self, log_start: u32) -> Vec<SegmentId> {
         let shared = lock(&self.maker.shared);
@@ -299,27 +407,33 @@ impl Draft<'_> {
         log.chain(shared.older.kept.iter().map(|kept| kept.id)).collect()
     }
 
-    /// Copies the live messages of `first..=last` to new segments; returns their bytes.
+    /// Copies the live messages of `first..=last` to new segments.
     fn rewrite(
         &self,
         first: Index,
         last: Index,
-        kept: &mut Vec<KeptSegment>,
+        arranged: &mut Arranged<'_>,
         pace: Pace<'_>,
-    ) -> Result<u64, CheckpointError> {
+    ) -> Result<(), CheckpointError> {
         let mut reader = LogReader::new(self.maker.storage.clone(), self.maker.store, self.maker.shared.clone());
         let (count, bytes) = self.live.within(first, last);
         let mean = (bytes / count.max(1)).max(1);
         let at_once = usize::try_from(COPY_BYTES / mean).unwrap_or(1).clamp(1, COPY_MESSAGES);
         let mut live = self.live.range(first, last).peekable();
-        let mut copies = Copies::new(self.maker, self.generation, first);
+        let mut copies = Copies::new(self.maker, self.generation, first, &mut arranged.created.ids);
         while live.peek().is_some() {
             let indexes: Vec<Index> = live.by_ref().take(at_once).collect();
             copies.add(&indexes, &reader.messages(&indexes)?, pace)?;
         }
-        let (moved, bytes) = copies.finish(last)?;
-        kept.extend(moved);
-        Ok(bytes)
+        let (mut moved, moved_bytes) = copies.finish(last)?;
+        // The estimate may be far off, if messages name many queues: what is whole must not look as if half of it had died.
+        for kept in &mut moved {
+            let share = u128::from(bytes) * u128::from(kept.len) / u128::from(moved_bytes.max(1));
+            kept.weight = u64::try_from(share).map_or(kept.len, |share| share.min(kept.len));
+        }
+        arranged.kept.extend(moved);
+        arranged.moved_bytes += moved_bytes;
+        Ok(())
     }
 
     fn write(&mut self, frames: &[Frame], pace: Pace<'_>) -> Result<(), CheckpointError> {
@@ -350,6 +464,8 @@ impl Draft<'_> {
 struct Copies<'a> {
     maker: &'a Checkpointer,
     generation: u32,
+    /// Every segment that was begun.
+    created: &'a mut Vec<SegmentId>,
     /// The next segment's range begins here.
     next: Index,
     done: Vec<KeptSegment>,
@@ -359,8 +475,8 @@ struct Copies<'a> {
 }
 
 impl<'a> Copies<'a> {
-    fn new(maker: &'a Checkpointer, generation: u32, next: Index) -> Self {
-        Self { maker, generation, next, done: Vec::new(), open: None, unsynced: 0, bytes: 0 }
+    fn new(maker: &'a Checkpointer, generation: u32, next: Index, created: &'a mut Vec<SegmentId>) -> Self {
+        Self { maker, generation, created, next, done: Vec::new(), open: None, unsynced: 0, bytes: 0 }
     }
 
     fn add(&mut self, indexes: &[Index], frames: &[Frame], pace: Pace<'_>) -> Result<(), CheckpointError> {
@@ -374,6 +490,7 @@ impl<'a> Copies<'a> {
                 None => {
                     let id = SegmentId::kept(self.generation, lock(&self.maker.shared).take_kept_sequence());
                     let before = Position { index: self.next.previous(), ..Position::default() };
+                    self.created.push(id); // also if this fails half way
                     let file = create_segment(storage, self.maker.store, id, before)?;
                     self.open.insert((file, Segment::new(id, self.next), self.next))
                 }
@@ -408,7 +525,7 @@ impl<'a> Copies<'a> {
         self.unsynced = 0;
         let last = range_end.unwrap_or(last);
         let Segment { id, len, signposts, .. } = segment;
-        self.done.push(KeptSegment { id, first: self.next, last, len, signposts: Some(signposts) });
+        self.done.push(KeptSegment { id, first: self.next, last, len, weight: len, signposts: Some(signposts) });
         self.next = last.next();
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use understudy_record::Index;
 
 use crate::{OrderError, Storage, VisitError};
@@ -15,6 +16,8 @@ pub struct Failure {
     pub name: String,
     pub place: String,
     pub kind: io::ErrorKind,
+    /// The system's number for it, if it came from there.
+    pub code: Option<i32>,
     pub text: String,
 }
 
@@ -24,6 +27,12 @@ impl Failure {
         matches!(self.kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
     }
 
+    /// The process or the machine had too many open files, or too little memory: this says nothing of the disk, and passes.
+    pub fn is_passing(&self) -> bool {
+        let passing = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+        passing.iter().any(|errno| self.code == Some(errno.raw_os_error()))
+    }
+
     /// Makes an [`io::Error`] tell where it happened.
     pub(crate) fn of(storage: &dyn Storage, action: &'static str, name: &str) -> impl FnOnce(io::Error) -> Self {
         move |error| Self {
@@ -31,6 +40,7 @@ impl Failure {
             name: name.to_owned(),
             place: storage.place(),
             kind: error.kind(),
+            code: error.raw_os_error(),
             text: error.to_string(),
         }
     }

@@ -1,12 +1,13 @@
 //! Looking at a data directory without touching it: what is in it, what a broker would do with it, and what is damaged, each
 //! place with its file, offset and reason. It works beside a running broker, takes no lock and writes nothing.
 //!
-//! It judges as `recovery` does, which stops at the first thing that is wrong; here everything that is wrong is listed. It
-//! does not repair, and does not apply records: a log whose bytes are right and whose contents make no sense passes.
+//! It judges as `recovery` does, by the same `files` and `order`; but that stops at the first thing that is wrong, and here
+//! everything that is wrong is listed. It does not repair, and does not apply records: a log whose bytes are right and whose
+//! contents make no sense passes.
 //!
 //! Beside a writer a reading can catch files between two states. So damage counts only when two readings in a row find it.
 
-mod files;
+mod directory;
 mod live;
 mod read_only;
 mod walk;
@@ -16,9 +17,11 @@ use std::io;
 use understudy_record::{Epoch, Index, Position, RecordError, StoreId};
 
 use crate::error::{Failure, OpenError};
+use crate::files::Lack;
+use crate::order::Unread;
 use crate::recovery::TornTail;
 use crate::segment::{FORMAT, ScanError};
-use crate::{Storage, StorageFile};
+use crate::{OrderError, Storage};
 
 pub use read_only::{ReadOnlyDir, User};
 
@@ -182,7 +185,7 @@ pub enum InspectError {
 pub fn inspect(storage: &dyn Storage, depth: Depth) -> Result<Inspection, InspectError> {
     let mut before: Vec<Damage> = Vec::new();
     for _ in 0..MAX_READINGS {
-        let mut found = match files::read(storage, depth) {
+        let mut found = match directory::read(storage, depth) {
             Ok(found) => found,
             Err(Stopped::Changed) => continue,
             Err(Stopped::Error(error)) => return Err(error),
@@ -259,6 +262,10 @@ impl Damage {
         Self { kind: DamageKind::Missing, ..Self::bytes(file, offset, reason) }
     }
 
+    fn lack(lack: Lack) -> Self {
+        Self::missing(lack.id.name(), lack.offset, lack.reason)
+    }
+
     fn newer(file: impl Into<String>, offset: u64, found: u32) -> Self {
         let reason = format!(
             "it is of format {found}, this version knows {FORMAT}: run the version that wrote it, or a newer one"
@@ -279,6 +286,18 @@ impl Damage {
         match error {
             ScanError::Bad { offset, reason } => Ok(Self::bytes(file, offset, reason)),
             ScanError::Io(error) => Self::unreadable(file, offset, &error),
+        }
+    }
+
+    fn of_unread(file: &str, unread: Unread<Self>) -> Result<Self, Stopped> {
+        match unread {
+            Unread::Scan { offset, error } => Self::of_scan(file, offset, error),
+            Unread::Order { offset, error: OrderError::BasePiece(error) } => {
+                Ok(Self::undecodable(file, offset, &error))
+            }
+            Unread::Order { offset, error } => Ok(Self::bytes(file, offset, error.to_string())),
+            Unread::NotWhole { offset, reason } => Ok(Self::missing(file, offset, reason)),
+            Unread::Refused(damage) => Ok(damage),
         }
     }
 
@@ -306,13 +325,4 @@ impl Damage {
             other => Ok(Self::bytes(file, 0, other.to_string())),
         }
     }
-}
-
-fn len_of(storage: &dyn Storage, name: &str) -> Result<u64, Stopped> {
-    let file = storage.open(name).map_err(Failure::of(storage, "open", name))?;
-    Ok(measure(storage, &*file, name)?)
-}
-
-fn measure(storage: &dyn Storage, file: &dyn StorageFile, name: &str) -> Result<u64, Failure> {
-    file.len().map_err(Failure::of(storage, "measure", name))
 }

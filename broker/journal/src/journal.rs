@@ -115,6 +115,7 @@ impl Journal {
             older: opened.older,
             checkpoint: opened.checkpoint,
             next_kept: opened.next_kept,
+            drafts: 0,
             first: state.first(),
             last: state.head.last,
         };
@@ -201,8 +202,8 @@ impl Journal {
         Checkpointer::new(self.storage.clone(), self.meta.id, self.options, self.shared.clone())
     }
 
-    /// Puts a checkpoint in force. `None` if it is of a log that was replaced meanwhile, or shows what is not durable here:
-    /// it is to be discarded. Durable on return; what is obsolete then may be removed at leisure.
+    /// Puts a checkpoint in force. `None` if it is of a log that was replaced meanwhile, or shows what is not durable here, or
+    /// there is no room for its name: it is to be discarded. Durable on return; what is obsolete then may be removed at leisure.
     pub fn install(&mut self, finished: &Finished) -> Result<Option<Obsolete>, JournalError> {
         self.usable()?;
         let sync_point = finished.sync_point;
@@ -213,10 +214,15 @@ impl Journal {
             return Ok(None);
         }
         let storage = &*self.storage;
-        let renamed = storage
-            .rename(CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME)
-            .map_err(Failure::of(storage, "replace", CHECKPOINT_NAME))
-            .and_then(|()| storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory")));
+        let renamed = storage.rename(CHECKPOINT_DRAFT_NAME, CHECKPOINT_NAME).map_err(Failure::of(
+            storage,
+            "replace",
+            CHECKPOINT_NAME,
+        ));
+        if renamed.as_ref().is_err_and(Failure::is_full) {
+            return Ok(None); // some file systems want room for a name too: the one before stays in force
+        }
+        let renamed = renamed.and_then(|()| storage.sync_dir().map_err(Failure::of(storage, "sync", "the directory")));
         self.or_fail(renamed)?;
         let shared = &mut *lock(&self.shared);
         shared.moves += 1;

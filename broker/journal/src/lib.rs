@@ -10,7 +10,8 @@
 //! what the log had before it goes, and the few live messages of mostly dead segments are copied together first.
 //!
 //! Reading order: [`Storage`] (what is asked of a disk), `segment` (the bytes of a file), `state` (which frame may follow
-//! which), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`, `store_map` (where
+//! which), `order` (the same, from where a checkpoint allows), `files` (what in a directory is what), `scan` (reading it all
+//! once), `recovery` (opening), `journal` (writing), `base` (the second store of a catch-up), `reader`, `store_map` (where
 //! messages are), `checkpoint` (the bytes of that file), `draft` and `consolidate` (making one), [`inspect`] (all of it from
 //! outside).
 
@@ -20,11 +21,14 @@ mod consolidate;
 mod dir;
 mod draft;
 mod error;
+mod files;
 pub mod inspect;
 mod journal;
 mod live;
+mod order;
 mod reader;
 mod recovery;
+mod scan;
 mod segment;
 pub mod sim;
 mod state;

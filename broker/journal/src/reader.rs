@@ -9,6 +9,7 @@ use understudy_record::{Frame, FrameKind, Index, Position, StoreId};
 
 use crate::checkpoint;
 use crate::error::Failure;
+use crate::order;
 use crate::recovery::{Visit, VisitError};
 use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId, SegmentKind};
 use crate::store_map::StoreMap;
@@ -82,6 +83,8 @@ pub(crate) struct Shared {
     pub(crate) checkpoint: Option<Position>,
     /// The next kept segment's number.
     pub(crate) next_kept: u32,
+    /// Counts drafts of checkpoints: the last one has the draft's name in the directory.
+    pub(crate) drafts: u64,
     pub(crate) first: Index,
     pub(crate) last: Position,
 }
@@ -90,6 +93,12 @@ impl Shared {
     /// Of the log in front: the one that is being written.
     pub(crate) fn generation(&self) -> u32 {
         self.segments.last().map_or(0, |segment| segment.id.generation)
+    }
+
+    /// Whether this segment is part of the store.
+    pub(crate) fn counts(&self, id: SegmentId) -> bool {
+        let log = self.segments.iter().map(|segment| segment.id);
+        log.chain(self.older.kept.iter().map(|kept| kept.id)).any(|other| other == id)
     }
 
     pub(crate) fn take_kept_sequence(&mut self) -> u32 {
@@ -222,7 +231,8 @@ impl LogReader {
         let (version, segments, checkpoint) = {
             let shared = lock(&self.shared);
             let from = shared.checkpoint.map_or(0, |sync_point| {
-                shared.segments.partition_point(|segment| segment.first <= sync_point.index.next()).saturating_sub(1)
+                let befores = shared.segments.iter().map(|segment| segment.first.previous());
+                order::passed_over(befores, sync_point.index)
             });
             let segments = shared.segments.get(from..).unwrap_or_default();
             let ends: Vec<_> = segments.iter().map(|segment| (segment.id, segment.len)).collect();
@@ -401,6 +411,9 @@ impl LogReader {
     fn scan_error(&self, error: ScanError, version: u64, id: SegmentId) -> ReadError {
         if let Err(changed) = self.unchanged_since(version) {
             return changed;
+        }
+        if !lock(&self.shared).counts(id) {
+            return ReadError::Changed; // a checkpoint has come into force, and the segment may be gone
         }
         match error {
             ScanError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {

@@ -94,8 +94,13 @@ pub(crate) struct SegmentHeader {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum HeaderError {
+    /// It may be of a segment that was being begun when the power failed.
     Bad(&'static str),
-    Newer { found: u32 },
+    Newer {
+        found: u32,
+    },
+    /// Right, and not the one that belongs here; for people.
+    Another(String),
 }
 
 impl SegmentHeader {
@@ -118,7 +123,7 @@ impl SegmentHeader {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Result<Self, HeaderError> {
+    fn decode(bytes: &[u8; SEGMENT_HEADER_BYTES as usize]) -> Result<Self, HeaderError> {
         if &bytes[..8] != MAGIC {
             return Err(HeaderError::Bad("it does not begin as a segment does"));
         }
@@ -140,6 +145,26 @@ impl SegmentHeader {
             _ => return Err(HeaderError::Bad("it is of no kind that this format has")),
         };
         Ok(Self { store, id: SegmentId { generation, kind, sequence }, before })
+    }
+
+    /// Of the file that is segment `id` of this store, by its name and place.
+    pub(crate) fn read(file: &dyn StorageFile, store: StoreId, id: SegmentId) -> io::Result<Result<Self, HeaderError>> {
+        let mut bytes = [0; SEGMENT_HEADER_BYTES as usize];
+        if (read_full(file, &mut bytes, 0)? as u64) < SEGMENT_HEADER_BYTES {
+            return Ok(Err(HeaderError::Bad("its header is not whole")));
+        }
+        Ok(Self::decode(&bytes).and_then(|header| header.belonging_to(store, id)))
+    }
+
+    fn belonging_to(self, store: StoreId, id: SegmentId) -> Result<Self, HeaderError> {
+        if self.store != store {
+            let reason = format!("it belongs to store {}, this directory to {store}", self.store);
+            return Err(HeaderError::Another(reason));
+        }
+        if self.id != id {
+            return Err(HeaderError::Another(format!("it is {} under another name", self.id.name())));
+        }
+        Ok(self)
     }
 }
 

@@ -33,7 +33,7 @@ pub struct Faults {
     pub sync_error_after: Option<u64>,
     /// So many reads from now succeed, then one fails with EIO.
     pub read_error_after: Option<u64>,
-    /// What may still be written, in bytes; then ENOSPC.
+    /// What may still be written, in bytes; then ENOSPC. A file that is removed gives its room back.
     pub space: Option<u64>,
     /// Syncs of files do not return until this is false again: a disk that hangs.
     pub hang_syncs: bool,
@@ -257,9 +257,12 @@ impl Storage for SimStorage {
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let mut disk = self.disk();
-        disk.find(name)?;
-        disk.rename_change(NameChange::Remove(name.to_owned()))
+        let disk = &mut *self.disk();
+        let id = disk.find(name)?;
+        disk.rename_change(NameChange::Remove(name.to_owned()))?;
+        let freed = disk.files[id].data.len() as u64;
+        disk.faults.space.iter_mut().for_each(|space| *space += freed);
+        Ok(())
     }
 
     fn sync_dir(&self) -> io::Result<()> {

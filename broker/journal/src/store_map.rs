@@ -16,6 +16,8 @@ pub(crate) struct KeptSegment {
     pub(crate) first: Index,
     pub(crate) last: Index,
     pub(crate) len: u64,
+    /// What its messages were estimated at, in bytes, when all of them lived; its length until it has been written anew.
+    pub(crate) weight: u64,
     /// As in [`Segment`]; `None` until somebody has looked into it.
     pub(crate) signposts: Option<Vec<(Index, u64)>>,
 }
@@ -25,7 +27,14 @@ impl KeptSegment {
     /// by now.
     pub(crate) fn of_log(segment: &Segment, first: Index, last: Index) -> Self {
         let Segment { id, len, ref signposts, .. } = *segment;
-        Self { id, first, last, len, signposts: Some(signposts.clone()).filter(|signposts| !signposts.is_empty()) }
+        Self {
+            id,
+            first,
+            last,
+            len,
+            weight: len,
+            signposts: Some(signposts.clone()).filter(|signposts| !signposts.is_empty()),
+        }
     }
 }
 
@@ -84,7 +93,7 @@ mod tests {
 
     fn kept(sequence: u32, first: u64, last: u64) -> KeptSegment {
         let id = SegmentId::kept(1, sequence);
-        KeptSegment { id, first: Index(first), last: Index(last), len: 0, signposts: None }
+        KeptSegment { id, first: Index(first), last: Index(last), len: 0, weight: 0, signposts: None }
     }
 
     #[test]

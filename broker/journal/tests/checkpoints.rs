@@ -263,7 +263,7 @@ impl Run<'_> {
             let obsolete = self.journal.install(&finished)?.expect("nothing has replaced the log");
             self.counts.installed += 1;
             self.counts.moved += u32::from(finished.moved_bytes > 0);
-            return Ok(self.maker.remove(obsolete)?);
+            return Ok(self.maker.remove(obsolete, &mut || ())?);
         }
         let Some(mut under_way) = self.under_way.take() else {
             let mut draft = self.maker.begin()?;

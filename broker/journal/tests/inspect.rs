@@ -42,7 +42,7 @@ fn checkpoint(journal: &mut Journal, live: &[u64]) -> Result<(), Failed> {
     draft.add(sync_point.index, &[BasePiece::QueueDone { queue: QUEUE }], &mut |_| true)?;
     let finished = draft.finish(sync_point.index, Index(u64::MAX), &mut |_| true)?;
     if let Some(obsolete) = journal.install(&finished)? {
-        maker.remove(obsolete)?;
+        maker.remove(obsolete, &mut || ())?;
     }
     Ok(())
 }

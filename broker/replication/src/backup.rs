@@ -463,6 +463,9 @@ impl Backup {
 
     /// A checkpoint has come into force: the log begins with `first` now, and cannot be cut below `floor`.
     pub fn handle_log_start(&mut self, first: Index, floor: Index) {
+        if self.catch_up.is_some() {
+            return; // it is the old log's, which the one that is being filled will replace
+        }
         self.first = first;
         self.floor = self.floor.max(floor);
     }

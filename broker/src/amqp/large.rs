@@ -62,6 +62,8 @@ impl Streaming {
                 Ok(Ok(body)) => {
                     return Err(unreadable(format!("it has {} bytes instead of {}", body.len(), part.bytes)));
                 }
+                // Too many open files: that passes.
+                Ok(Err(ReadError::Failed(failure))) if failure.is_passing() => tokio::time::sleep(PAUSE).await,
                 // The role is changing, and the connection about to be closed.
                 Ok(Err(ReadError::Changed)) => tokio::time::sleep(PAUSE).await,
                 Ok(Err(error)) => return Err(unreadable(error.to_string())),

@@ -61,6 +61,8 @@ pub(super) struct Checkpoints {
     current: CheckpointId,
     /// Log bytes since the last sync point.
     written: u64,
+    /// Log bytes before the present sync point, which count again if nothing comes of it.
+    covered: u64,
     /// Of the last checkpoint, in bytes.
     last_bytes: u64,
     not_before: Duration,
@@ -70,16 +72,24 @@ impl Checkpoints {
     /// `log_bytes`: of the log as it was found.
     pub(super) fn new(handle: CheckpointHandle, interval: u64, log_bytes: u64) -> Self {
         let (stage, current, not_before) = (Stage::Idle, CheckpointId(0), Duration::ZERO);
-        Self { handle, interval, stage, current, written: log_bytes, last_bytes: 0, not_before }
+        Self { handle, interval, stage, current, written: log_bytes, covered: 0, last_bytes: 0, not_before }
     }
 
     pub(super) fn note_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
     }
 
-    fn is_due(&self, now: Duration) -> bool {
+    /// `short`: the disk has little room. Publishers wait then, so nothing but acknowledgements makes the log longer, and what
+    /// they set free must not stay until it is.
+    fn is_due(&self, now: Duration, short: bool) -> bool {
         let interval = self.interval.max(self.last_bytes.saturating_mul(LOG_PER_CHECKPOINT_BYTE));
-        matches!(self.stage, Stage::Idle) && self.written >= interval && now >= self.not_before
+        let enough = self.written >= interval || (short && self.written > 0);
+        matches!(self.stage, Stage::Idle) && enough && now >= self.not_before
+    }
+
+    /// Nothing comes of the present one: the log is as long as it was.
+    fn note_failed(&mut self) {
+        self.written += std::mem::take(&mut self.covered);
     }
 
     /// There is more to read, and somebody to take it.
@@ -91,7 +101,11 @@ impl Checkpoints {
 impl Node {
     /// One step towards the next checkpoint, if it is time. Everything that was made has become records and frames.
     pub(super) fn drive_checkpoint(&mut self) {
-        if self.checkpoints.is_due(self.now) && self.may_checkpoint() {
+        let short = self.alarms.disk.is_some();
+        if self.checkpoints.is_due(self.now, short) && self.may_checkpoint() {
+            if short {
+                self.checkpoints.not_before = self.now + RETRY;
+            }
             self.begin_checkpoint();
         }
         if self.checkpoints.wants_slice() {
@@ -140,7 +154,7 @@ impl Node {
         let queues = self.core.queues().into_iter().map(|(queue, ..)| queue).collect();
         let checkpoints = &mut self.checkpoints;
         checkpoints.current = CheckpointId(checkpoints.current.0 + 1);
-        checkpoints.written = 0;
+        checkpoints.covered = std::mem::take(&mut checkpoints.written);
         let (handle, id) = (&checkpoints.handle, checkpoints.current);
         handle.order(id, CheckpointOrder::Begin);
         handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
@@ -177,7 +191,8 @@ impl Node {
         if let Some(sync_point) = read {
             self.core.end_sync(sync_point);
             let retain_from = match &self.role {
-                Role::Primary(role) => role.primary.retain_from(),
+                // Who is away gets a base when it comes back, rather than that publishers wait for it.
+                Role::Primary(role) => role.primary.retain_from(self.alarms.disk.is_none()),
                 _ => Index(u64::MAX),
             };
             let floor = self.core.last_index();
@@ -192,9 +207,12 @@ impl Node {
     pub(super) fn give_up_checkpoint(&mut self) {
         let checkpoints = &mut self.checkpoints;
         match std::mem::replace(&mut checkpoints.stage, Stage::Idle) {
-            Stage::Idle => {}
+            Stage::Idle => return,
             // It shows nothing that can be undone any more.
-            Stage::Installing => checkpoints.stage = Stage::Installing,
+            Stage::Installing => {
+                checkpoints.stage = Stage::Installing;
+                return;
+            }
             Stage::Reading { sync_point, .. } => {
                 checkpoints.handle.give_up(checkpoints.current);
                 self.core.end_sync(sync_point.index);
@@ -202,6 +220,7 @@ impl Node {
             Stage::Writing => checkpoints.handle.give_up(checkpoints.current),
             Stage::Ready(finished) => checkpoints.handle.order(checkpoints.current, CheckpointOrder::Discard(finished)),
         }
+        checkpoints.note_failed();
     }
 
     pub(super) fn handle_checkpoint(&mut self, event: CheckpointEvent) {
@@ -217,8 +236,16 @@ impl Node {
                 if id == self.checkpoints.current && !matches!(self.checkpoints.stage, Stage::Installing) {
                     self.give_up_checkpoint();
                 }
+                if matches!(error, CheckpointError::GivenUp) {
+                    return;
+                }
                 self.checkpoints.not_before = self.now + RETRY;
                 match error {
+                    CheckpointError::Failed(failure) | CheckpointError::Read(ReadError::Failed(failure))
+                        if failure.is_passing() =>
+                    {
+                        tracing::warn!("no checkpoint this time, so the log grows: {failure}");
+                    }
                     // A disk that loses what it was given is not to be trusted with the log either.
                     CheckpointError::Failed(failure) if !failure.is_full() => {
                         self.end_role(format!(
@@ -241,9 +268,12 @@ impl Node {
             self.checkpoints.stage = Stage::Idle;
         }
         let Some((first, obsolete)) = outcome else {
+            self.checkpoints.note_failed();
+            self.checkpoints.not_before = self.now + RETRY;
             self.checkpoints.handle.order(id, CheckpointOrder::Discard(finished));
             return;
         };
+        self.checkpoints.covered = 0;
         tracing::debug!(
             sync_point = %finished.sync_point(), bytes = finished.bytes, moved = finished.moved_bytes, log_first = %first,
             "checkpoint"

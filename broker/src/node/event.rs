@@ -124,7 +124,7 @@ pub(crate) enum Event {
     Alarms(Alarms),
     Checkpoint(CheckpointEvent),
     /// Messages that were read back for a queue; `None` for one that the log does not have.
-    Loaded(QueueId, Result<Vec<(Index, Option<Message>)>, String>),
+    Loaded(Epoch, QueueId, Result<Vec<(Index, Option<Message>)>, String>),
 }
 
 #[derive(Debug)]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
-use understudy_core::{ConnectionId, Core, Outputs};
+use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
 use understudy_record::{Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
@@ -89,6 +89,8 @@ pub(crate) struct Node {
     lease: Option<(Lease, Version)>,
     recorded_sets: RecordedSets,
     checkpoints: checkpoint::Checkpoints,
+    /// What queues want back and this replica has not written yet; the core bounds it.
+    loads: Vec<Load>,
     /// What this replica runs short of.
     alarms: Alarms,
     shared: Arc<Shared>,
@@ -142,6 +144,7 @@ impl Node {
             lease: None,
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
+            loads: Vec::new(),
             alarms: Alarms::default(),
             shared: parts.shared,
             leaving: None,
@@ -216,7 +219,7 @@ impl Node {
             // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
             Event::Alarms(alarms) => self.alarms = alarms,
             Event::Checkpoint(event) => self.handle_checkpoint(event),
-            Event::Loaded(queue, messages) => self.handle_loaded(queue, messages),
+            Event::Loaded(epoch, queue, messages) => self.handle_loaded(epoch, queue, messages),
         }
     }
 
@@ -261,7 +264,10 @@ impl Node {
     }
 
     /// Messages that were read back. One that a queue holds and the log does not have is damage that no checksum tells.
-    fn handle_loaded(&mut self, queue: QueueId, messages: Result<Vec<(Index, Option<Message>)>, String>) {
+    fn handle_loaded(&mut self, epoch: Epoch, queue: QueueId, messages: Result<Vec<(Index, Option<Message>)>, String>) {
+        if !matches!(&self.role, Role::Primary(role) if role.primary.epoch() == epoch) {
+            return; // of a role that is over: the log may have been cut or replaced while it was read
+        }
         let messages = match messages {
             Ok(messages) => messages,
             Err(reason) => return self.end_role_damaged(format!("messages cannot be read back: {reason}")),
@@ -344,10 +350,14 @@ impl Node {
         self.is_primary() && (self.more_to_deliver || self.more_to_evict) || self.checkpoints.wants_slice()
     }
 
-    /// Messages that queues want back are read beside this thread.
+    /// Messages that queues want back are read beside this thread, once they are in the log: with `durability: Replicated`
+    /// what is committed may still be on its way there.
     fn order_loads(&mut self) {
-        for load in self.out.loads.drain(..) {
-            self.log_reads.load(load);
+        self.loads.append(&mut self.out.loads);
+        let Role::Primary(role) = &self.role else { return self.loads.clear() };
+        let (epoch, written) = (role.primary.epoch(), role.primary.own_durable());
+        for load in self.loads.extract_if(.., |load| load.indexes.last().is_none_or(|last| *last <= written)) {
+            self.log_reads.load(epoch, load);
         }
     }
 
@@ -434,6 +444,7 @@ impl Node {
         self.role = Role::Recovering;
         self.core = Core::new(0);
         self.out = Outputs::default();
+        self.loads.clear();
         self.journal.order(Order::Rebuild { seed: self.config.seed });
         self.publish_status();
     }

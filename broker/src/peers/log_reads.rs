@@ -1,19 +1,24 @@
 //! Reads of the journal beside the core thread: records for followers that memory no longer serves, messages that queues want
 //! back, and backlogs for replicas that start over.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use understudy_core::{BacklogChunk, BacklogItem, BacklogMessage, Load};
-use understudy_journal::LogReader;
-use understudy_record::{BasePiece, Body, Frame, Index, Message, PartRef, Position, QueueId};
+use understudy_journal::{LogReader, ReadError};
+use understudy_record::{BasePiece, Body, Epoch, Frame, Index, Message, PartRef, Position, QueueId};
 use understudy_replication::StreamId;
 
 use crate::node::{BacklogReply, Event, FollowerEvent};
 
 /// One read, in bytes: a follower far behind gets the log in pieces of this size.
 const READ_BYTES: usize = 1 << 20;
+
+/// Between two tries of a read for which the system lacked something.
+const PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct LogReads {
     reader: LogReader,
@@ -34,12 +39,12 @@ impl LogReads {
         });
     }
 
-    /// Answers with [`Event::Loaded`].
-    pub(crate) fn load(&self, load: Load) {
+    /// For the primary of `epoch`. Answers with [`Event::Loaded`].
+    pub(crate) fn load(&self, epoch: Epoch, load: Load) {
         let (mut reader, events) = (self.reader.clone(), self.events.clone());
         self.runtime.spawn_blocking(move || {
             let messages = read_messages(&mut reader, &load.indexes);
-            _ = events.blocking_send(Event::Loaded(load.queue, messages));
+            _ = events.blocking_send(Event::Loaded(epoch, load.queue, messages));
         });
     }
 
@@ -94,13 +99,23 @@ impl ChunkToSend {
 }
 
 fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
-    let found = reader.messages_if_there(&[index]).map_err(|error| error.to_string())?;
+    let found = read_patiently(reader, &[index]).map_err(|error| error.to_string())?;
     Ok(found.into_iter().flatten().find_map(|frame| frame.part().cloned()))
+}
+
+/// Too many open files say nothing of the disk: what could not be opened for them is tried again until it can be.
+fn read_patiently(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<Option<Frame>>, ReadError> {
+    loop {
+        match reader.messages_if_there(indexes) {
+            Err(ReadError::Failed(failure)) if failure.is_passing() => std::thread::sleep(PAUSE),
+            found => return found,
+        }
+    }
 }
 
 /// In the order of `indexes`, which ascend.
 fn read_messages(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<(Index, Option<Message>)>, String> {
-    let frames = reader.messages_if_there(indexes).map_err(|error| error.to_string())?;
+    let frames = read_patiently(reader, indexes).map_err(|error| error.to_string())?;
     let message = |(index, frame): (&Index, Option<Frame>)| {
         let message = frame.map(|frame| frame.detached_message()).transpose();
         message.map(|message| (*index, message.flatten())).map_err(|error| format!("message {index}: {error}"))

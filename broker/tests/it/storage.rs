@@ -9,6 +9,7 @@ mod numbered;
 mod random;
 mod returning;
 mod settling;
+mod short_of_disk;
 
 use std::path::Path;
 use std::time::Instant;

@@ -277,3 +277,17 @@ fn in_memory_a_large_message_counts_for_no_more_than_a_part() {
     assert_eq!(desk.deliveries().len(), 3);
     desk.core.assert_consistent();
 }
+
+/// A client may acknowledge what it has not been given yet. With the message its parts may leave the log before they are sent.
+#[test]
+fn a_get_of_a_large_message_that_was_acknowledged_before_it_came_finds_nothing() {
+    let mut story = story();
+    story.say(1, 1, [declare("a", ""), part("one"), publish("a", "rest")]);
+    let mut story = story.restarted();
+    story.hold_loads().say(1, 1, [get("a", "")]).say(1, 1, [ack_to(0)]).skip();
+    story.answer().expect(expect![[r#"
+        1/1 > get-empty
+    "#]]);
+    assert_eq!(story.core.parts(), 0);
+    story.core.assert_consistent();
+}

@@ -2,29 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use roaring::RoaringTreemap;
 use understudy_record::{FRAME_HEADER_BYTES, HeldMessage, Index, PartRef};
 
 use super::Live;
-
-/// A set of indexes: 64 of them a word, so that a long backlog costs a few bits a message, and a lone message about as much
-/// as its entry in a broker's queue.
-#[derive(Debug, Default)]
-pub(super) struct IndexSet(BTreeMap<u64, u64>);
-
-impl IndexSet {
-    /// `false` if it was there.
-    fn insert(&mut self, index: Index) -> bool {
-        let word = self.0.entry(index.0 / 64).or_default();
-        let bit = 1 << (index.0 % 64);
-        let is_new = *word & bit == 0;
-        *word |= bit;
-        is_new
-    }
-
-    pub(super) fn contains(&self, index: Index) -> bool {
-        self.0.get(&(index.0 / 64)).is_some_and(|word| word & (1 << (index.0 % 64)) != 0)
-    }
-}
 
 /// The indexes that a segment answers for.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +19,8 @@ pub(super) struct Range {
 /// Live messages, counted by segment.
 #[derive(Debug)]
 pub(super) struct Census {
-    pub(super) set: IndexSet,
+    /// A few bits a message where they stand close together.
+    set: RoaringTreemap,
     /// Ascending by `first`; where several begin with the same index, the last has it.
     ranges: Vec<Range>,
     by_segment: Vec<Live>,
@@ -55,7 +37,7 @@ impl Census {
     pub(super) fn new(mut ranges: Vec<Range>, segments: usize) -> Self {
         ranges.sort_by_key(|range| (range.first, range.segment));
         Self {
-            set: IndexSet::default(),
+            set: RoaringTreemap::new(),
             ranges,
             by_segment: vec![Live::default(); segments],
             messages: 0,
@@ -68,7 +50,7 @@ impl Census {
 
     pub(super) fn count(&mut self, message: &HeldMessage) {
         self.held += 1;
-        if !self.set.insert(message.index) {
+        if !self.set.insert(message.index.0) {
             return;
         }
         self.messages += 1;
@@ -82,7 +64,7 @@ impl Census {
     pub(super) fn count_parts(&mut self, message: Index, parts: &[PartRef]) {
         self.in_parts.insert(message, parts.iter().map(|part| u64::from(part.bytes)).sum());
         for part in parts {
-            if self.set.insert(part.index) {
+            if self.set.insert(part.index.0) {
                 self.settle(part.index, part.bytes.into());
             }
         }
@@ -99,6 +81,10 @@ impl Census {
             }
             None => self.homeless += 1,
         }
+    }
+
+    pub(super) fn contains(&self, index: Index) -> bool {
+        self.set.contains(index.0)
     }
 
     pub(super) fn of_segment(&self, segment: usize) -> Live {
@@ -121,7 +107,7 @@ mod tests {
         assert_eq!((census.held, census.messages, census.message_bytes, census.homeless), (7, 6, 60, 2));
         let live = |messages| Live { messages, bytes: messages * (10 + FRAME_HEADER_BYTES as u64) };
         assert_eq!([0, 1, 2].map(|segment| census.of_segment(segment)), [live(2), live(0), live(2)]);
-        assert!(census.set.contains(Index(1_000_000)) && !census.set.contains(Index(999_999)));
+        assert!(census.contains(Index(1_000_000)) && !census.contains(Index(999_999)));
     }
 
     #[test]

@@ -5,96 +5,16 @@ use std::sync::Arc;
 
 use understudy_record::{FRAME_HEADER_BYTES, Frame, FrameKind, Index, Position, StoreId, peek_header};
 
-use super::files::{HeaderFault, Segment};
+use super::directory::{HeaderFault, Segment};
 use super::live::Census;
 use super::{Counts, Damage, Depth, Inspection, Live, MAX_PLACES_PER_FILE, SegmentRole, Stopped};
 use crate::error::Failure;
+use crate::order::{self, Order, check_record};
 use crate::recovery::TornTail;
-use crate::segment::{Cursor, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId, SegmentKind, vouched};
-use crate::state::{Base, LogState};
+use crate::segment::{Cursor, HeaderError, Item, SEGMENT_HEADER_BYTES, ScanError, SegmentId, SegmentKind, vouched};
 use crate::storage::read_full;
 use crate::store::StoreMeta;
 use crate::{Storage, StorageFile};
-
-/// The log's order from where an opening begins.
-pub(super) struct Order {
-    state: LogState,
-    covered: Option<Covered>,
-}
-
-/// The part of the log before a checkpoint's sync point.
-struct Covered {
-    sync_point: Position,
-    /// The last record passed.
-    passed: Position,
-}
-
-impl Order {
-    pub(super) fn new(state: LogState) -> Self {
-        Self { state, covered: None }
-    }
-
-    /// `state`: as the checkpoint leaves it.
-    pub(super) fn covered(state: LogState, sync_point: Position) -> Self {
-        Self { state, covered: Some(Covered { sync_point, passed: Position::default() }) }
-    }
-
-    fn last(&self) -> Position {
-        match &self.covered {
-            Some(Covered { sync_point, passed }) if passed < sync_point => *passed,
-            _ => self.state.head.last,
-        }
-    }
-
-    /// Goes on after `before` without having read it, which the checkpoint must cover.
-    fn jump(&mut self, before: Position) -> bool {
-        let covered = self.covered.as_mut().filter(|covered| before.index <= covered.sync_point.index);
-        covered.map(|covered| covered.passed = before).is_some()
-    }
-
-    fn take(&mut self, frame: &Frame) -> Result<(), String> {
-        if let Some(Covered { sync_point, passed }) = &mut self.covered {
-            if frame.kind == FrameKind::Base {
-                // The base that began this log: its records follow the base's sync point.
-                *passed = frame.position.max(*passed);
-                return Ok(());
-            }
-            if passed < sync_point {
-                follows(*passed, frame.position)?;
-                *passed = frame.position;
-                if frame.position.index == sync_point.index && frame.position != *sync_point {
-                    return Err(format!("record {} where the checkpoint has {sync_point}", frame.position));
-                }
-                return Ok(());
-            }
-        }
-        let advance = self.state.admit(std::slice::from_ref(frame)).map_err(|error| error.to_string())?;
-        self.state.apply(advance);
-        Ok(())
-    }
-
-    /// What a log lacks that ends here.
-    fn missing(&self) -> Option<String> {
-        if !matches!(self.state.head.base, Base::None | Base::Whole { .. }) {
-            return Some("the sync point's state ends here and is not whole".to_owned());
-        }
-        if let Some(Covered { sync_point, passed }) = &self.covered
-            && passed < sync_point
-        {
-            return Some(format!("the log ends at {passed}, before the checkpoint's sync point {sync_point}"));
-        }
-        let (last, floor) = (self.state.head.last, self.state.floor());
-        (last.index < floor).then(|| format!("the log ends at {last}, but must reach {floor}"))
-    }
-}
-
-fn follows(before: Position, found: Position) -> Result<(), String> {
-    let expected = before.index.next();
-    if found.index != expected || found.epoch < before.epoch {
-        return Err(format!("record {found} where {expected} comes next after epoch {}", before.epoch));
-    }
-    Ok(())
-}
 
 /// What stands next in a segment.
 enum Seen<'a> {
@@ -144,14 +64,17 @@ pub(super) fn all(
     let sync_point = found.checkpoint.map(|checkpoint| checkpoint.sync_point);
     let unread = match (found.depth, sync_point) {
         (Depth::Everything, _) => 0,
-        (Depth::Opening, Some(sync_point)) => passed_over(&segments[log..], sync_point),
+        (Depth::Opening, Some(sync_point)) => {
+            let befores = segments[log..].iter().map_while(Segment::before);
+            order::passed_over(befores.map(|before| before.index), sync_point.index)
+        }
         (Depth::Opening, None) if order.is_some() => 0,
         // An opening would not get beyond the checkpoint.
         (Depth::Opening, None) => (segments.len() - log).saturating_sub(1),
     };
     readings.resize_with(log + unread, || None);
     let from = (log + unread).min(segments.len());
-    let jump = order.as_ref().and_then(|order| order.covered.as_ref()).map(|_| Jump::ToTheStart);
+    let jump = order.as_ref().and_then(Order::sync_point).map(|_| Jump::ToTheStart);
     let mut walk = LogWalk { reader: &reader, order, jump };
     for (at, segment) in segments.iter().enumerate().skip(from) {
         readings.push(Some(walk.segment(segment, at + 1 == segments.len())?));
@@ -161,7 +84,7 @@ pub(super) fn all(
     if let Some(order) = &order {
         found.last = Some(order.last());
         found.committed = order.state.committed;
-        if let (Some(reason), Some(tail), Some(Some(reading))) = (order.missing(), segments.last(), readings.last()) {
+        if let (Some(reason), Some(tail), Some(Some(reading))) = (order.lack(), segments.last(), readings.last()) {
             found.damage.push(Damage::missing(tail.id.name(), reading.end, reason));
         }
     }
@@ -201,12 +124,6 @@ pub(super) fn all(
         found.damage.append(&mut reading.damage);
     }
     Ok(())
-}
-
-/// How many log segments an opening does not read, since they end before the sync point.
-fn passed_over(log: &[Segment], sync_point: Position) -> usize {
-    let right = log.iter().map_while(Segment::before);
-    right.skip(1).take_while(|before| before.index <= sync_point.index).count()
 }
 
 /// By headers alone: up to where the next one begins.
@@ -267,6 +184,7 @@ impl Reader<'_> {
         let mut cursor = Cursor::new(file.clone(), self.store, id, SEGMENT_HEADER_BYTES.min(end), end);
         while reading.damage.len() < MAX_PLACES_PER_FILE {
             let offset = cursor.offset();
+            let mut is_read = true;
             let wrong = match cursor.next() {
                 Ok(None) => break,
                 Ok(Some(Item::Mark)) => {
@@ -284,33 +202,30 @@ impl Reader<'_> {
                     wrong
                 }
                 Err(ScanError::Bad { reason, .. }) => {
-                    if tail && !self.is_vouched(&*file, id, offset, end)? {
-                        reading.cut = Some(TornTail { segment: name, offset, bytes: end - offset, reason });
-                        return Ok(reading);
-                    }
-                    _ = check(Seen::Hole);
-                    reading.end = offset;
-                    let next = self.after_bad(&file, id, offset, end);
-                    let unread = if next.is_some() { String::new() } else { left_unread(end - offset) };
-                    reading.damage.push(Damage::bytes(&name, offset, reason + &unread));
-                    let Some(next) = next else { return Ok(reading) };
-                    cursor = Cursor::new(file.clone(), self.store, id, next, end);
-                    continue;
+                    is_read = false;
+                    Some(reason)
                 }
                 Err(error) => {
                     reading.damage.push(Damage::of_scan(&name, offset, error)?);
                     return Ok(reading);
                 }
             };
-            if let Some(reason) = wrong {
-                if tail && !self.is_vouched(&*file, id, offset, end)? {
-                    reading.cut = Some(TornTail { segment: name, offset, bytes: end - offset, reason });
-                    return Ok(reading);
-                }
-                _ = check(Seen::Hole);
-                reading.damage.push(Damage::bytes(&name, offset, reason));
+            if wrong.is_some() && tail && !self.is_vouched(&*file, id, offset, end)? {
+                let torn = |reason| TornTail { segment: name, offset, bytes: end - offset, reason };
+                return Ok(Reading { cut: wrong.map(torn), ..reading });
             }
             reading.end = cursor.offset();
+            let Some(mut reason) = wrong else { continue };
+            _ = check(Seen::Hole);
+            let next = if is_read { Some(reading.end) } else { self.after_bad(&file, id, offset, end) };
+            if next.is_none() {
+                reason += &left_unread(end - offset);
+            }
+            reading.damage.push(Damage::bytes(&name, offset, reason));
+            let Some(next) = next else { break };
+            if !is_read {
+                cursor = Cursor::new(file.clone(), self.store, id, next, end);
+            }
         }
         Ok(reading)
     }
@@ -366,7 +281,7 @@ fn loosely(passed: &mut Option<Position>, frame: &Frame) -> Result<(), String> {
     match frame.kind {
         FrameKind::Base => *before = frame.position.max(*before),
         FrameKind::Record => {
-            follows(*before, frame.position)?;
+            check_record(*before, frame.position)?;
             *before = frame.position;
         }
     }
@@ -387,7 +302,7 @@ impl Reading {
             self.counts.messages += 1;
             // A base's pieces in the log do not count: a checkpoint has moved what lives of them.
             let counts = frame.kind == FrameKind::Record || segment == SegmentKind::Kept;
-            if counts && census.is_some_and(|census| census.set.contains(message)) {
+            if counts && census.is_some_and(|census| census.contains(message)) {
                 self.live.messages += 1;
                 self.live.bytes += frame.len() as u64;
             }
@@ -419,7 +334,7 @@ impl LogWalk<'_> {
         let mut damage = Vec::new();
         match &segment.header {
             Ok(header) => damage.extend(self.check_place(&name, header.before)),
-            Err(HeaderFault::Bad(reason)) if last && !self.is_vouched(segment)? => {
+            Err(HeaderFault::Wrong(HeaderError::Bad(reason))) if last && !self.is_vouched(segment)? => {
                 let cut = TornTail { segment: name, offset: 0, bytes: segment.len, reason: (*reason).to_owned() };
                 return Ok(Reading { cut: Some(cut), ..Reading::default() });
             }
@@ -436,7 +351,7 @@ impl LogWalk<'_> {
                 Seen::Mark => {}
                 Seen::Hole => (*order, passed) = (None, None),
                 Seen::Frame(frame) => match order {
-                    Some(order) => order.take(frame)?,
+                    Some(order) => _ = order.take(frame)?,
                     None => loosely(&mut passed, frame)?,
                 },
             }
@@ -459,12 +374,9 @@ impl LogWalk<'_> {
             self.order = None;
             return None;
         }
-        let last = order.last();
-        if last == before {
-            return None;
-        }
+        let reason = order.check_segment(before).err()?;
         self.order = None;
-        Some(Damage::bytes(name, 0, format!("it follows {before}, but the one before it ends at {last}")))
+        Some(Damage::bytes(name, 0, reason))
     }
 
     fn is_vouched(&self, segment: &Segment) -> Result<bool, Stopped> {

@@ -203,14 +203,14 @@ impl Primary {
         self.log_first
     }
 
-    /// The first record that a follower, present or away for a moment, may still ask the log for.
-    pub fn retain_from(&self) -> Index {
+    /// The first record that a follower that is here may still ask the log for; `absent`: or one that is away for a moment.
+    pub fn retain_from(&self, absent: bool) -> Index {
         let streams = self.followers.values().filter(|follower| !follower.awaits_base).map(|follower| follower.next);
         let replaced = |member: &Member| {
             let mut streams = self.followers.values();
             streams.any(|other| other.member.name == member.name && other.member != *member)
         };
-        let known = self.commit.known().filter(|(member, _)| **member != self.member && !replaced(member));
+        let known = self.commit.known().filter(|(member, _)| absent && **member != self.member && !replaced(member));
         streams.chain(known.map(|(_, durable)| durable.next())).min().unwrap_or(Index(u64::MAX))
     }
 

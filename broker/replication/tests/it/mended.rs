@@ -276,3 +276,36 @@ fn nothing_is_acknowledged_before_its_epoch_is_on_disk() {
         assert!(acknowledges(&out));
     }
 }
+
+/// The journal had put a checkpoint of the old log in force just before it began the new one, and says so now.
+#[test]
+fn where_the_old_log_begins_says_nothing_of_the_one_that_is_filled() {
+    let config = BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) };
+    let mut b = Backup::new(at(0), config, empty_log(1));
+    let mut out = Vec::new();
+    b.handle_connected(at(0));
+    b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::Base }, &mut out).unwrap();
+    let s = Position::new(Epoch(1), Index(50));
+    let pieces = [
+        BasePiece::Start { sync_point: s, epochs: vec![Position::new(Epoch(1), Index(1))], in_sync: vec![] },
+        BasePiece::TopologyEnd,
+    ];
+    let frames = pieces.iter().map(|p| Frame::base(s, Index(50), p, &mut BytesMut::new())).collect();
+    b.handle_base(at(1), Base { epoch: Epoch(1), sync_id: SyncId(1), sync_point: s, frames, queues: vec![] }, &mut out)
+        .unwrap();
+    b.handle_log_start(Index(7), Index(20));
+    assert_eq!(b.first(), Index(51), "as primary it would offer a follower records that its log does not have");
+}
+
+/// On a small volume a member that does not come back would otherwise hold publishers up: its share of the log is a gigabyte.
+#[test]
+fn a_disk_with_little_room_keeps_records_only_for_who_is_here() {
+    let (mut p, mut out) = pair();
+    p.handle_appended(at(3), &[frame(2, 10, 1), frame(3, 10, 1)], &mut out);
+    ack(&mut p, 5, 2, 3, &mut out);
+    assert_eq!((p.retain_from(true), p.retain_from(false)), (Index(2), Index(4)), "3 has acknowledged the first only");
+    p.handle_stream_closed(at(10), StreamId(3), &mut out);
+    assert_eq!((p.retain_from(true), p.retain_from(false)), (Index(2), Index(4)));
+    p.handle_stream_closed(at(10), StreamId(2), &mut out);
+    assert_eq!((p.retain_from(true), p.retain_from(false)), (Index(2), Index(u64::MAX)));
+}

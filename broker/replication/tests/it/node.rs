@@ -349,7 +349,7 @@ impl Node {
             return false;
         }
         let retained = match &self.role {
-            Role::Primary(primary, _) if !full => primary.retain_from(),
+            Role::Primary(primary, _) if !full => primary.retain_from(true),
             _ => Index(u64::MAX),
         };
         let log = &mut self.store.log;
