@@ -50,10 +50,21 @@ pub fn run(config: Config) -> anyhow::Result<()> {
     if config.exit_with_parent {
         crate::parent::exit_when_parent_ends();
     }
+    allow_many_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(serve(Arc::new(config)));
     runtime.shutdown_timeout(Duration::from_secs(1));
     outcome
+}
+
+/// A connection is an open file: as many as the system allows this process, not as many as it was started with.
+fn allow_many_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!("no more than {:?} open files: {error}", limit.current);
+    }
 }
 
 async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
