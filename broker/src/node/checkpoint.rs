@@ -65,26 +65,48 @@ pub(super) struct Checkpoints {
     covered: u64,
     /// Of the last checkpoint, in bytes.
     last_bytes: u64,
+    /// The most that the messages have weighed since the last sync point.
+    peak_bytes: u64,
     not_before: Duration,
+    /// The same for one that is made for the sake of what has gone: its reason may stand while it is made.
+    freeing_not_before: Duration,
 }
 
 impl Checkpoints {
     /// `log_bytes`: of the log as it was found.
     pub(super) fn new(handle: CheckpointHandle, interval: u64, log_bytes: u64) -> Self {
         let (stage, current, not_before) = (Stage::Idle, CheckpointId(0), Duration::ZERO);
-        Self { handle, interval, stage, current, written: log_bytes, covered: 0, last_bytes: 0, not_before }
+        Self {
+            handle,
+            interval,
+            stage,
+            current,
+            written: log_bytes,
+            covered: 0,
+            last_bytes: 0,
+            peak_bytes: 0,
+            not_before,
+            freeing_not_before: not_before,
+        }
     }
 
     pub(super) fn note_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
     }
 
-    /// `short`: the disk has little room. Publishers wait then, so nothing but acknowledgements makes the log longer, and what
-    /// they set free must not stay until it is.
-    fn is_due(&self, now: Duration, short: bool) -> bool {
+    fn is_due(&self, now: Duration) -> bool {
         let interval = self.interval.max(self.last_bytes.saturating_mul(LOG_PER_CHECKPOINT_BYTE));
-        let enough = self.written >= interval || (short && self.written > 0);
-        matches!(self.stage, Stage::Idle) && enough && now >= self.not_before
+        matches!(self.stage, Stage::Idle) && self.written >= interval && now >= self.not_before
+    }
+
+    /// Acknowledgements make the log little longer, and must not wait for that with what they set free: as much as a
+    /// checkpoint is worth has gone, or (`short`) the disk has little room and publishers wait for some.
+    fn frees(&self, now: Duration, live_bytes: u64, short: bool) -> bool {
+        let freed = self.peak_bytes.saturating_sub(live_bytes) >= self.interval;
+        matches!(self.stage, Stage::Idle)
+            && self.written > 0
+            && (freed || short)
+            && now >= self.not_before.max(self.freeing_not_before)
     }
 
     /// Nothing comes of the present one: the log is as long as it was.
@@ -101,10 +123,12 @@ impl Checkpoints {
 impl Node {
     /// One step towards the next checkpoint, if it is time. Everything that was made has become records and frames.
     pub(super) fn drive_checkpoint(&mut self) {
-        let short = self.alarms.disk.is_some();
-        if self.checkpoints.is_due(self.now, short) && self.may_checkpoint() {
-            if short {
-                self.checkpoints.not_before = self.now + RETRY;
+        let (live_bytes, short) = (self.core.message_bytes(), self.alarms.disk.is_some());
+        self.checkpoints.peak_bytes = self.checkpoints.peak_bytes.max(live_bytes);
+        let frees = self.checkpoints.frees(self.now, live_bytes, short);
+        if (frees || self.checkpoints.is_due(self.now)) && self.may_checkpoint() {
+            if frees {
+                self.checkpoints.freeing_not_before = self.now + RETRY;
             }
             self.begin_checkpoint();
         }
@@ -155,6 +179,7 @@ impl Node {
         let checkpoints = &mut self.checkpoints;
         checkpoints.current = CheckpointId(checkpoints.current.0 + 1);
         checkpoints.covered = std::mem::take(&mut checkpoints.written);
+        checkpoints.peak_bytes = self.core.message_bytes();
         let (handle, id) = (&checkpoints.handle, checkpoints.current);
         handle.order(id, CheckpointOrder::Begin);
         handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
