@@ -1,6 +1,5 @@
-//! The thread that writes checkpoints and moves live messages, beside the core thread and the journal's. It is handed pieces
-//! of the state in turn, works at a bounded rate, so that the journal's own writes hardly notice, and reports once it is
-//! done. It decides nothing: when to begin, and when what it made comes into force, is the node's business.
+//! The thread that writes checkpoints and moves live messages, beside the core thread and the journal's. It works at a bounded
+//! rate, so that the journal's own writes hardly notice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -8,10 +7,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::Sender;
-use understudy_journal::{Checkpointer, Draft, Finished, Obsolete};
-use understudy_record::{BasePiece, Index, PartRef};
-
-use crate::node::{CheckpointEvent, Event};
+use understudy_journal::Checkpointer;
+use understudy_node::{Brakes, CheckpointId, CheckpointOrder, CheckpointWorker, Event};
 
 /// Orders that may wait: a slice is a few thousand messages, so this is little memory, and enough to be busy all the time.
 const INBOX: usize = 8;
@@ -21,30 +18,6 @@ const PACE_BYTES: u64 = 256 << 10;
 
 /// Between two steps of giving space back.
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
-
-/// One checkpoint, counted by the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct CheckpointId(pub(crate) u64);
-
-#[derive(Debug)]
-pub(crate) enum CheckpointOrder {
-    Begin,
-    Pieces {
-        committed: Index,
-        pieces: Vec<BasePiece>,
-    },
-    Finish {
-        floor: Index,
-        retain_from: Index,
-        /// Parts that are in no piece and are needed all the same.
-        pinned: Vec<PartRef>,
-    },
-    /// Nothing more comes for it.
-    GiveUp,
-    /// It does not come into force.
-    Discard(Box<Finished>),
-    Remove(Obsolete),
-}
 
 #[derive(Debug)]
 pub(crate) struct CheckpointHandle {
@@ -60,7 +33,8 @@ impl CheckpointHandle {
         let (orders, inbox) = mpsc::channel();
         let (waiting, given_up) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
         let pace = Pace { rate, unpaced: 0, since: Instant::now(), given_up: given_up.clone() };
-        let thread = CheckpointThread { maker, inbox, events, waiting: waiting.clone(), pace };
+        let thread =
+            CheckpointThread { worker: CheckpointWorker::new(maker), inbox, events, waiting: waiting.clone(), pace };
         std::thread::Builder::new().name("checkpoint".into()).spawn(move || thread.run())?;
         Ok(Self { orders, waiting, given_up })
     }
@@ -83,7 +57,7 @@ impl CheckpointHandle {
 }
 
 struct CheckpointThread {
-    maker: Checkpointer,
+    worker: CheckpointWorker,
     inbox: mpsc::Receiver<(CheckpointId, CheckpointOrder)>,
     events: Sender<Event>,
     waiting: Arc<AtomicUsize>,
@@ -92,47 +66,13 @@ struct CheckpointThread {
 
 impl CheckpointThread {
     fn run(self) {
-        let Self { maker, inbox, events, waiting, mut pace } = self;
-        let mut draft: Option<(CheckpointId, Draft<'_>)> = None;
+        let Self { mut worker, inbox, events, waiting, mut pace } = self;
         while let Ok((id, order)) = inbox.recv() {
             waiting.fetch_sub(1, Ordering::Relaxed);
-            let done = match order {
-                CheckpointOrder::Begin => maker.begin().map(|new| {
-                    draft = Some((id, new));
-                    None
-                }),
-                CheckpointOrder::Pieces { committed, pieces } => match &mut draft {
-                    Some((current, draft)) if *current == id => {
-                        draft.add(committed, &pieces, &mut |bytes| pace.keep(id, bytes)).map(|()| None)
-                    }
-                    _ => Ok(None),
-                },
-                CheckpointOrder::Finish { floor, retain_from, pinned } => match draft.take() {
-                    Some((current, mut draft)) if current == id => {
-                        draft.pin(&pinned);
-                        draft.finish(floor, retain_from, &mut |bytes| pace.keep(id, bytes)).map(Some)
-                    }
-                    _ => Ok(None),
-                },
-                CheckpointOrder::GiveUp => {
-                    draft = draft.filter(|(current, _)| *current > id);
-                    Ok(None)
-                }
-                CheckpointOrder::Discard(finished) => maker.discard(*finished).map(|()| None),
-                CheckpointOrder::Remove(obsolete) => {
-                    maker.remove(obsolete, &mut || std::thread::sleep(REMOVE_PAUSE)).map(|()| None)
-                }
-            };
-            let event = match done {
-                Ok(None) => continue,
-                Ok(Some(finished)) => CheckpointEvent::Finished(id, Box::new(finished)),
-                // If it was given up here, the node waits for a word.
-                Err(error) => {
-                    draft = None;
-                    CheckpointEvent::Failed(id, error)
-                }
-            };
-            if events.blocking_send(Event::Checkpoint(event)).is_err() {
+            let mut brakes = Brakes { keep: |bytes| pace.keep(id, bytes), rest: || std::thread::sleep(REMOVE_PAUSE) };
+            if let Some(event) = worker.carry_out(id, order, &mut brakes)
+                && events.blocking_send(Event::Checkpoint(event)).is_err()
+            {
                 return;
             }
         }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use understudy_node::NodeConfig;
 use understudy_record::ReplicaName;
 
 /// Of the memory limit, for bodies: the rest is for the index, buffers, and what is on its way.
@@ -312,6 +313,21 @@ impl Config {
             Peers::Pattern(_) => {
                 (0..self.replicas).map(|place| ReplicaName::new(&format!("{}-{place}", self.cluster))).collect()
             }
+        }
+    }
+
+    /// What the node is told.
+    pub(crate) fn node(&self) -> NodeConfig {
+        NodeConfig {
+            seed: self.seed,
+            min_in_sync: self.min_in_sync,
+            replicated_only: self.replicated_only(),
+            lease_duration: self.lease_duration,
+            backup_timeout: self.backup_timeout,
+            stall_timeout: self.stall_timeout,
+            resume_records: self.resume_records,
+            checkpoint_bytes: self.checkpoint_bytes,
+            memory_budget: self.memory_budget,
         }
     }
 

@@ -17,8 +17,8 @@ use understudy_proto::{self as wire, Said};
 use understudy_record::ReplicaName;
 
 use crate::config::Config;
-use crate::node::{Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
 use crate::peers::{Tls, status_to_wire};
+use understudy_node::{Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
 
 /// How often a backup without a primary looks around.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -13,7 +13,7 @@ use axum::routing::get;
 use understudy_journal::Progress;
 
 use crate::metrics::Metrics;
-use crate::node::{RoleStatus, Shared};
+use understudy_node::{RoleStatus, Shared};
 
 /// A core thread that has not turned for so long is stuck for good.
 const STUCK: Duration = Duration::from_secs(30);

@@ -1,7 +1,5 @@
-//! The journal's own thread: it takes orders in order, writes a batch, syncs once, reports once.
-//!
-//! Group commit without a timer: whatever was ordered while the last sync ran is the next batch. A failure is reported
-//! and is the end: nothing is written, synced or acknowledged after it.
+//! The journal's own thread: whatever was ordered while the last sync ran is its next batch; no timer. A failure is reported
+//! and is the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,44 +8,9 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
-use understudy_journal::{Finished, Journal, JournalError};
-use understudy_record::{Epoch, Frame, Index};
-use understudy_replication::Session;
-
-use crate::node::{Event, Installed, JournalEvent};
-use crate::recovery::Rebuild;
-
-/// Orders taken into one batch at most, so that a report never waits for an endless stream of them.
-const BATCH_ORDERS: usize = 1024;
-
-/// Bytes of one batch at most: the next sync starts soon even when a backlog has piled up.
-const BATCH_BYTES: usize = 8 << 20;
-
-/// On whose behalf something was written; a report of an earlier role or session is void.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Writer {
-    Primary(Epoch),
-    Backup(Session),
-}
-
-#[derive(Debug)]
-pub(crate) enum Order {
-    Append(Writer, Vec<Frame>),
-    /// Report how far the log is durable.
-    Barrier(Writer),
-    PersistEpoch(Epoch),
-    Truncate(Index),
-    BeginBase,
-    CompleteBase(Session),
-    /// Put a checkpoint in force.
-    Install(Box<Finished>),
-    /// Something in the log cannot be read back; dropping the sender says that this is remembered, or cannot be.
-    MarkDamaged(mpsc::Sender<()>),
-    /// Read the whole log again.
-    Rebuild {
-        seed: u64,
-    },
-}
+use understudy_journal::Journal;
+use understudy_node::{Event, JournalEvent, JournalWorker, Order};
+use understudy_record::Frame;
 
 /// The core thread's end.
 #[derive(Debug)]
@@ -96,7 +59,14 @@ impl JournalHandle {
         let started = Instant::now();
         let queued = Arc::<Queued>::default();
         let (busy, waiting) = (busy_since_ms.clone(), queued.clone());
-        let mut thread = JournalThread { journal, inbox, events, queued: waiting, busy_since_ms: busy, started };
+        let mut thread = JournalThread {
+            worker: JournalWorker::new(journal),
+            inbox,
+            events,
+            queued: waiting,
+            busy_since_ms: busy,
+            started,
+        };
         std::thread::Builder::new().name("journal".into()).spawn(move || thread.run())?;
         Ok(Self { orders, queued, busy_since_ms, started })
     }
@@ -124,7 +94,7 @@ impl JournalHandle {
 }
 
 struct JournalThread {
-    journal: Journal,
+    worker: JournalWorker,
     inbox: mpsc::Receiver<Order>,
     events: Sender<Event>,
     queued: Arc<Queued>,
@@ -132,103 +102,18 @@ struct JournalThread {
     started: Instant,
 }
 
-/// What a batch leads to once it is durable.
-#[derive(Default)]
-struct Reports {
-    durable: Option<Writer>,
-    completed: Option<Session>,
-}
-
 impl JournalThread {
     fn run(&mut self) {
         while let Ok(first) = self.inbox.recv() {
             self.busy_since_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
-            let outcome = self.batch(first);
+            let Self { worker, inbox, events, queued, .. } = self;
+            let mut report = |event| _ = events.blocking_send(Event::Journal(event));
+            let outcome = worker.batch(first, || inbox.try_recv().ok(), |bytes| queued.remove(bytes), &mut report);
             self.busy_since_ms.store(IDLE, Ordering::Relaxed);
             if let Err(error) = outcome {
                 _ = self.events.blocking_send(Event::Journal(JournalEvent::Failed(error)));
                 return;
             }
         }
-    }
-
-    fn batch(&mut self, first: Order) -> Result<(), String> {
-        let mut reports = Reports::default();
-        let mut bytes = self.carry_out(first, &mut reports)?;
-        for _ in 1..BATCH_ORDERS {
-            if bytes >= BATCH_BYTES {
-                break;
-            }
-            let Ok(order) = self.inbox.try_recv() else { break };
-            bytes += self.carry_out(order, &mut reports)?;
-        }
-        if let Some(writer) = reports.durable {
-            let durable = self.journal.sync().map_err(|error| self.explain(&error))?;
-            self.report(JournalEvent::Durable(writer, durable.index));
-        }
-        if let Some(session) = reports.completed {
-            self.report(JournalEvent::BaseCompleted(session));
-        }
-        Ok(())
-    }
-
-    /// Returns the bytes written.
-    fn carry_out(&mut self, order: Order, reports: &mut Reports) -> Result<usize, String> {
-        let mut bytes = 0;
-        let done = match order {
-            Order::Append(writer, frames) => {
-                bytes = frames.iter().map(Frame::len).sum();
-                reports.durable = Some(writer);
-                let done = self.journal.append(&frames);
-                drop(frames);
-                self.queued.remove(bytes);
-                done
-            }
-            Order::Barrier(writer) => {
-                reports.durable = Some(writer);
-                Ok(())
-            }
-            Order::PersistEpoch(epoch) => self.journal.persist_epoch(epoch),
-            Order::Truncate(after) => self.journal.truncate_after(after),
-            Order::BeginBase => self.give_up_base().and_then(|()| self.journal.begin_base()),
-            Order::CompleteBase(session) => {
-                reports.completed = Some(session);
-                self.journal.complete_base().map(|_| ())
-            }
-            Order::Install(finished) => self.journal.install(&finished).map(|obsolete| {
-                let outcome = obsolete.map(|obsolete| (self.journal.first(), obsolete));
-                self.report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
-            }),
-            Order::MarkDamaged(_noted) => self.journal.mark_damaged(),
-            Order::Rebuild { seed } => {
-                *reports = Reports::default(); // of roles that are over
-                return self.rebuild(seed).map(|()| 0);
-            }
-        };
-        done.map(|()| bytes).map_err(|error| self.explain(&error))
-    }
-
-    fn rebuild(&mut self, seed: u64) -> Result<(), String> {
-        self.give_up_base().map_err(|error| self.explain(&error))?;
-        let mut rebuild = Rebuild::new(seed);
-        self.journal
-            .reader()
-            .replay(&mut |frame| rebuild.take(frame))
-            .map_err(|error| format!("the log cannot be read again: {error}"))?;
-        let recovered = rebuild.finish(&self.journal)?;
-        self.report(JournalEvent::Rebuilt(Box::new(recovered)));
-        Ok(())
-    }
-
-    fn give_up_base(&mut self) -> Result<(), JournalError> {
-        if self.journal.base_in_progress() { self.journal.abandon_base() } else { Ok(()) }
-    }
-
-    fn report(&self, event: JournalEvent) {
-        _ = self.events.blocking_send(Event::Journal(event));
-    }
-
-    fn explain(&self, error: &JournalError) -> String {
-        format!("the journal failed, so this process gives up its role and ends: {error}")
     }
 }

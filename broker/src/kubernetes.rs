@@ -11,7 +11,7 @@ use kube::{Client, Error};
 use serde_json::json;
 use understudy_record::Epoch;
 
-use crate::node::{NodeStatus, RoleStatus, Shared};
+use understudy_node::{NodeStatus, RoleStatus, Shared};
 
 const EPOCH_ANNOTATION: &str = "understudy.dev/epoch";
 const ROLE_LABEL: &str = "understudy.dev/role";

@@ -9,7 +9,7 @@ use understudy_lease::{LeaseStore, SwapError};
 use understudy_record::Epoch;
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
-use crate::node::{Event, LeaseEvent};
+use understudy_node::{Event, LeaseEvent};
 
 pub(crate) struct LeaseRequests {
     store: Arc<dyn LeaseStore>,

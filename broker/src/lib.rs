@@ -6,8 +6,10 @@
 //! all that must not wait behind them. Nothing here decides what a queue does, what is committed or who is elected.
 
 mod amqp;
+mod around;
 mod checkpoint_thread;
 mod config;
+mod core_thread;
 mod elector;
 mod http;
 mod inspect;
@@ -15,11 +17,8 @@ mod journal_thread;
 mod kubernetes;
 mod lease_requests;
 mod metrics;
-mod node;
 mod parent;
 mod peers;
-mod recorded_sets;
-mod recovery;
 mod resources;
 mod run;
 

@@ -6,8 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use prometheus::{Encoder, IntCounter, IntGauge, Registry, TextEncoder};
 
-use crate::node::{CheckpointCounts, NodeStatus, RoleStatus};
-use crate::resources::Usage;
+use understudy_node::{CheckpointCounts, NodeStatus, RoleStatus, Usage};
 
 pub(crate) struct Metrics {
     registry: Registry,

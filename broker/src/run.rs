@@ -11,23 +11,24 @@ use tokio::sync::{mpsc, watch};
 use tonic::transport::server::TcpIncoming;
 use understudy_journal::{DirStorage, Journal, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
+use understudy_node::{ControlEvent, Event, Node, Rebuild, Recovered, Shared};
 use understudy_proto::control_server::ControlServer;
 use understudy_proto::replica_server::ReplicaServer;
 use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
 use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
 
 use crate::amqp::{Amqp, Authenticator, Doorway};
+use crate::around::{Around, LogReads};
 use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::{Config, LeasePlace};
+use crate::core_thread::CoreThread;
 use crate::elector::BackupElector;
 use crate::http::Health;
 use crate::journal_thread::JournalHandle;
 use crate::kubernetes::Announcer;
 use crate::lease_requests::{self, LeaseRequests};
 use crate::metrics::Metrics;
-use crate::node::{self, ControlEvent, Event, NodeParts, Shared};
-use crate::peers::{ControlService, LogReads, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
-use crate::recovery::{Rebuild, Recovered};
+use crate::peers::{ControlService, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
 use crate::resources::Sampler;
 
 /// Events for the core thread that must not wait behind clients' commands: acknowledgements, the journal's reports, peers.
@@ -102,28 +103,32 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let reader = journal.reader();
     let (maker, log_bytes) = (journal.checkpointer(), journal.log_bytes());
     let journal = JournalHandle::start(journal, events.clone())?;
-    let parts = NodeParts {
-        checkpoints: CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?,
-        log_bytes,
-        config: config.clone(),
-        me: me.clone(),
-        started,
-        upstream: Upstream::new(
-            config.cluster.clone(),
-            me.clone(),
-            tls.clone(),
-            events.clone(),
-            journal.queued(),
-            handle.clone(),
-        ),
-        journal,
-        log_reads: LogReads::new(reader.clone(), events.clone(), handle.clone()),
-        lease_requests: LeaseRequests::new(lease.clone(), events.clone(), handle),
-        shared: shared.clone(),
-        heartbeat,
-    };
+    let checkpoints = CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?;
+    let upstream = Upstream::new(
+        config.cluster.clone(),
+        me.clone(),
+        tls.clone(),
+        events.clone(),
+        journal.queued(),
+        handle.clone(),
+    );
+    let log_reads = LogReads::new(reader.clone(), events.clone(), handle.clone());
+    let lease_requests = LeaseRequests::new(lease.clone(), events.clone(), handle);
+    let (damage_noted, noted) = std::sync::mpsc::channel();
+    let around =
+        Around { config: config.clone(), journal, checkpoints, upstream, log_reads, lease_requests, damage_noted };
     let (ended_sender, mut ended) = watch::channel(false);
-    node::spawn(parts, recovered, event_inbox, client_inbox, ended_sender)?;
+    let core_thread = CoreThread {
+        started,
+        events: event_inbox,
+        clients: client_inbox,
+        heartbeat,
+        damage_noted: noted,
+        ended: ended_sender,
+    };
+    let (node_config, node_me, node_shared) = (config.node(), me.clone(), shared.clone());
+    core_thread
+        .spawn(move |now| Node::new(now, node_config, node_me, Box::new(around), node_shared, recovered, log_bytes))?;
 
     let amqp = Arc::new(Amqp {
         server: server_config(&config),

@@ -54,6 +54,7 @@ pub enum CheckpointError {
 pub type Pace<'a> = &'a mut dyn FnMut(u64) -> bool;
 
 /// Makes checkpoints, one after the other. For a thread of its own; every call blocks.
+#[derive(Clone)]
 pub struct Checkpointer {
     storage: Arc<dyn Storage>,
     store: StoreId,
@@ -62,9 +63,9 @@ pub struct Checkpointer {
 }
 
 /// A checkpoint that is being written.
-pub struct Draft<'a> {
-    maker: &'a Checkpointer,
-    name: DraftName<'a>,
+pub struct Draft {
+    maker: Checkpointer,
+    name: DraftName,
     generation: u32,
     file: Arc<dyn StorageFile>,
     len: u64,
@@ -118,7 +119,7 @@ impl Checkpointer {
     }
 
     /// Starts a draft. One that was given up before is removed.
-    pub fn begin(&self) -> Result<Draft<'_>, CheckpointError> {
+    pub fn begin(&self) -> Result<Draft, CheckpointError> {
         let storage = &*self.storage;
         self.remove_draft()?;
         let (number, generation) = {
@@ -126,10 +127,21 @@ impl Checkpointer {
             shared.drafts += 1;
             (shared.drafts, shared.generation())
         };
-        let name = DraftName { maker: self, number, is_wanted: false };
+        let name = DraftName { maker: self.clone(), number, is_wanted: false };
         let (file, len) = checkpoint::create_draft(storage, self.store, generation)?;
         let (live, in_parts, arena) = (LiveSet::default(), HashMap::new(), BytesMut::new());
-        Ok(Draft { maker: self, name, generation, file, len, unsynced: 0, sync_point: None, live, in_parts, arena })
+        Ok(Draft {
+            maker: self.clone(),
+            name,
+            generation,
+            file,
+            len,
+            unsynced: 0,
+            sync_point: None,
+            live,
+            in_parts,
+            arena,
+        })
     }
 
     /// Removes files that [`Journal::install`](crate::Journal::install) named. What a crash leaves goes at the next opening.
@@ -188,13 +200,13 @@ impl Checkpointer {
 }
 
 /// A draft's file, as long as nobody has the whole checkpoint: dropped before, it leaves nothing behind.
-struct DraftName<'a> {
-    maker: &'a Checkpointer,
+struct DraftName {
+    maker: Checkpointer,
     number: u64,
     is_wanted: bool,
 }
 
-impl Drop for DraftName<'_> {
+impl Drop for DraftName {
     fn drop(&mut self) {
         if !self.is_wanted && self.maker.is_latest(self.number) {
             _ = self.maker.remove_draft(); // the next one, or the next opening, tries again
@@ -203,12 +215,12 @@ impl Drop for DraftName<'_> {
 }
 
 /// Segments that were written for a checkpoint, as long as nobody has the whole of it.
-struct Created<'a> {
-    maker: &'a Checkpointer,
+struct Created {
+    maker: Checkpointer,
     ids: Vec<SegmentId>,
 }
 
-impl Drop for Created<'_> {
+impl Drop for Created {
     fn drop(&mut self) {
         for id in &self.ids {
             _ = self.maker.remove_file(&id.name()); // the next opening tries again
@@ -217,13 +229,13 @@ impl Drop for Created<'_> {
 }
 
 /// What a checkpoint will name, and what was written for it.
-struct Arranged<'a> {
+struct Arranged {
     kept: Vec<KeptSegment>,
-    created: Created<'a>,
+    created: Created,
     moved_bytes: u64,
 }
 
-impl<'a> Draft<'a> {
+impl Draft {
     /// Takes pieces in the order in which they are applied: the `Start` first, without the `End`. Messages by reference only.
     /// `committed`: how far the log is known to be committed.
     pub fn add(&mut self, committed: Index, pieces: &[BasePiece], pace: Pace<'_>) -> Result<(), CheckpointError> {
@@ -312,8 +324,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    fn arrange(&self, steps: Vec<Step>, pace: Pace<'_>) -> Result<Arranged<'a>, CheckpointError> {
-        let created = Created { maker: self.maker, ids: Vec::new() };
+    fn arrange(&self, steps: Vec<Step>, pace: Pace<'_>) -> Result<Arranged, CheckpointError> {
+        let created = Created { maker: self.maker.clone(), ids: Vec::new() };
         let mut arranged = Arranged { kept: Vec::new(), created, moved_bytes: 0 };
         for step in steps {
             match step {
@@ -410,7 +422,7 @@ impl<'a> Draft<'a> {
         &self,
         first: Index,
         last: Index,
-        arranged: &mut Arranged<'_>,
+        arranged: &mut Arranged,
         pace: Pace<'_>,
     ) -> Result<(), CheckpointError> {
         let mut reader = LogReader::new(self.maker.storage.clone(), self.maker.store, self.maker.shared.clone());
@@ -418,7 +430,7 @@ impl<'a> Draft<'a> {
         let mean = (bytes / count.max(1)).max(1);
         let at_once = usize::try_from(COPY_BYTES / mean).unwrap_or(1).clamp(1, COPY_MESSAGES);
         let mut live = self.live.range(first, last).peekable();
-        let mut copies = Copies::new(self.maker, self.generation, first, &mut arranged.created.ids);
+        let mut copies = Copies::new(&self.maker, self.generation, first, &mut arranged.created.ids);
         while live.peek().is_some() {
             let indexes: Vec<Index> = live.by_ref().take(at_once).collect();
             copies.add(&indexes, &reader.messages(&indexes)?, pace)?;

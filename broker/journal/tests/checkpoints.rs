@@ -152,8 +152,8 @@ fn publish(index: Index, targets: Vec<QueueId>, size: u64) -> Record {
 }
 
 /// A checkpoint under way: what is still to be read of the queues.
-struct UnderWay<'a> {
-    draft: Draft<'a>,
+struct UnderWay {
+    draft: Draft,
     sync_point: Position,
     left: Vec<(QueueId, Index)>,
 }
@@ -174,7 +174,7 @@ struct Run<'a> {
     history: &'a mut History,
     counts: &'a mut Counts,
     broker: Broker,
-    under_way: Option<UnderWay<'a>>,
+    under_way: Option<UnderWay>,
     finished: Option<Finished>,
 }
 

@@ -22,7 +22,7 @@ fn write(journal: &mut Journal, indexes: std::ops::RangeInclusive<u64>) {
 }
 
 /// As of the log's end, in which these messages live.
-fn draft<'a>(journal: &Journal, maker: &'a Checkpointer, live: &[u64]) -> Draft<'a> {
+fn draft(journal: &Journal, maker: &Checkpointer, live: &[u64]) -> Draft {
     let sync_point = journal.last();
     let mut draft = maker.begin().expect("room enough");
     let held = |index: &u64| HeldMessage { index: Index(*index), delivery_count: 0, bytes: (*index as u32 * 37) % 700 };
@@ -39,7 +39,7 @@ fn draft<'a>(journal: &Journal, maker: &'a Checkpointer, live: &[u64]) -> Draft<
     draft
 }
 
-fn finish(journal: &Journal, draft: Draft<'_>) -> Result<Finished, CheckpointError> {
+fn finish(journal: &Journal, draft: Draft) -> Result<Finished, CheckpointError> {
     draft.finish(journal.last().index, Index(u64::MAX), &mut |_| true)
 }
 

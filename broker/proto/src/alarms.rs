@@ -1,29 +1,32 @@
-//! What runs short on a replica, in words: the same to a client that is blocked, in a condition, and on a terminal. Pure.
+//! What runs short on a replica, as it travels.
 
-use crate::{Alarms, Shortage};
+use understudy_record::{Alarms, Shortage};
 
-impl Alarms {
+use crate as wire;
+
+impl wire::Alarms {
     pub fn any(&self) -> bool {
-        self.memory.is_some() || self.disk.is_some()
+        Alarms::from(*self).any()
     }
 
     /// One sentence a resource, like `orders-1 is low on disk: 80 MB free, watermark 107 MB`.
     pub fn describe(&self, replica: &str) -> Vec<String> {
-        let memory = self.memory.map(|Shortage { bytes, watermark }| {
-            format!("{replica} is low on memory: {} in use, watermark {}", megabytes(bytes), megabytes(watermark))
-        });
-        let disk = self.disk.map(|Shortage { bytes, watermark }| {
-            format!("{replica} is low on disk: {} free, watermark {}", megabytes(bytes), megabytes(watermark))
-        });
-        memory.into_iter().chain(disk).collect()
+        Alarms::from(*self).describe(replica)
     }
 }
 
-/// Whole ones, so that a figure that moves a little reads the same; tenths where whole ones would say nothing.
-fn megabytes(bytes: u64) -> String {
-    const MEGABYTE: f64 = 1e6;
-    let megabytes = bytes as f64 / MEGABYTE;
-    if bytes == 0 || megabytes >= 10.0 { format!("{megabytes:.0} MB") } else { format!("{megabytes:.1} MB") }
+impl From<Alarms> for wire::Alarms {
+    fn from(alarms: Alarms) -> Self {
+        let shortage = |Shortage { bytes, watermark }| wire::Shortage { bytes, watermark };
+        Self { memory: alarms.memory.map(shortage), disk: alarms.disk.map(shortage) }
+    }
+}
+
+impl From<wire::Alarms> for Alarms {
+    fn from(alarms: wire::Alarms) -> Self {
+        let shortage = |wire::Shortage { bytes, watermark }| Shortage { bytes, watermark };
+        Self { memory: alarms.memory.map(shortage), disk: alarms.disk.map(shortage) }
+    }
 }
 
 #[cfg(test)]
@@ -31,32 +34,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_names_the_replica_the_resource_and_both_figures() {
-        let disk = Some(Shortage { bytes: 80_400_000, watermark: 107_374_182 });
-        let memory = Some(Shortage { bytes: 901_000_000, watermark: 858_993_459 });
-        let table: [(Alarms, &[&str]); 4] = [
-            (Alarms { memory: None, disk: None }, &[]),
-            (Alarms { memory: None, disk }, &["orders-1 is low on disk: 80 MB free, watermark 107 MB"]),
-            (Alarms { memory, disk: None }, &["orders-1 is low on memory: 901 MB in use, watermark 859 MB"]),
-            (
-                Alarms { memory, disk },
-                &[
-                    "orders-1 is low on memory: 901 MB in use, watermark 859 MB",
-                    "orders-1 is low on disk: 80 MB free, watermark 107 MB",
-                ],
-            ),
-        ];
-        for (alarms, expected) in table {
-            assert_eq!(alarms.describe("orders-1"), expected);
-            assert_eq!(alarms.any(), !expected.is_empty());
-        }
-    }
-
-    #[test]
-    fn small_amounts_have_a_digit_more() {
-        let table = [(0, "0 MB"), (4_194_304, "4.2 MB"), (50_000, "0.1 MB"), (10_000_000, "10 MB")];
-        for (bytes, text) in table {
-            assert_eq!(megabytes(bytes), text);
+    fn the_wire_says_the_same() {
+        let shortage = Some(Shortage { bytes: 1, watermark: 2 });
+        for alarms in
+            [Alarms::default(), Alarms { memory: shortage, disk: None }, Alarms { memory: None, disk: shortage }]
+        {
+            assert_eq!(Alarms::from(wire::Alarms::from(alarms)), alarms);
         }
     }
 }

@@ -4,12 +4,14 @@
 //! replication carries the same frames unchanged. This crate decides nothing: it holds no state machine, opens no file,
 //! knows no clock and no AMQP grammar (properties and argument tables are raw bytes here).
 
+mod alarms;
 mod body;
 mod frame;
 mod ids;
 mod record;
 mod wire;
 
+pub use alarms::{Alarms, Shortage};
 pub use body::{Body, Rope};
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
 pub use ids::{

@@ -20,7 +20,7 @@ use understudy_record::Body;
 
 use super::large::{self, Streaming};
 use super::{Amqp, convert};
-use crate::node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
+use understudy_node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
 
 /// The read buffer grows by at least so much. One read's worth of publishes is one batch for the core.
 const READ_BYTES: usize = 64 << 10;

@@ -20,8 +20,8 @@ use understudy_protocol::ServerConfig;
 
 use crate::config::BackupConnections;
 use crate::metrics::Metrics;
-use crate::node::{ClientEvent, Door, Flow, Shared};
 use crate::peers::{Tls, relay};
+use understudy_node::{ClientEvent, Door, Flow, Shared};
 
 /// How long a client that arrives while no primary is known is kept waiting: an election takes less, and a client that
 /// waits here reconnects once instead of in a loop.

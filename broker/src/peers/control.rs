@@ -14,7 +14,7 @@ use understudy_proto as wire;
 use understudy_record::Epoch;
 
 use super::convert;
-use crate::node::{ControlEvent, Event, LeaseEvent, Shared};
+use understudy_node::{ControlEvent, Event, LeaseEvent, Shared};
 
 /// Between two statuses at least, however fast things change: a watcher needs no more.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);

@@ -11,7 +11,7 @@ use understudy_replication::{
     Welcome,
 };
 
-use crate::node::{NodeStatus, RoleStatus, ToPrimary};
+use understudy_node::{NodeStatus, RoleStatus, ToPrimary};
 
 /// The one version of the replication stream there is.
 pub(super) const PROTOCOL_VERSION: u32 = 1;

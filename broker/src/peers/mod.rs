@@ -3,7 +3,6 @@
 
 mod control;
 mod convert;
-mod log_reads;
 mod relay;
 mod replica;
 mod tls;
@@ -11,11 +10,10 @@ mod upstream;
 
 pub(crate) use control::ControlService;
 pub(crate) use convert::status_to_wire;
-pub(crate) use log_reads::{ChunkToSend, LogReads};
 pub(crate) use relay::relay;
 pub(crate) use replica::ReplicaService;
 pub(crate) use tls::{Tls, server_builder};
-pub(crate) use upstream::{Target, Upstream};
+pub(crate) use upstream::Upstream;
 
 /// The largest gRPC message taken: a frame with the largest body, and a batch's worth of others.
 pub(crate) const MAX_MESSAGE_BYTES: usize = understudy_record::MAX_BODY_BYTES + (32 << 20);

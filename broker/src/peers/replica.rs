@@ -10,13 +10,12 @@ use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 use understudy_core::BacklogCursor;
 use understudy_proto as wire;
-use understudy_record::{Epoch, Index, QueueId};
+use understudy_record::{Alarms, Epoch, Index, QueueId};
 use understudy_replication::{StreamId, SyncId};
 
 use super::convert;
 use crate::amqp::Amqp;
-use crate::node::{BacklogRequest, Door, Event, FollowerEvent};
-use crate::resources::Alarms;
+use understudy_node::{BacklogRequest, Door, Event, FollowerEvent};
 
 /// Backlog chunks on their way to one follower.
 const CHUNKS_IN_FLIGHT: usize = 4;

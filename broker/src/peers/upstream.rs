@@ -10,25 +10,17 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use understudy_proto as wire;
 use understudy_proto::replica_client::ReplicaClient;
-use understudy_record::{Epoch, Index, QueueId, ReplicaName};
+use understudy_record::{Epoch, Index, QueueId};
 use understudy_replication::{Backlog, SyncId};
 
 use super::convert;
 use super::{MAX_MESSAGE_BYTES, Tls};
 use crate::journal_thread::Queued;
-use crate::node::{Event, ToPrimary, UpstreamEvent};
+use understudy_node::{Event, Target, ToPrimary, UpstreamEvent};
 
 /// Of what waits for this replica's disk, in bytes, above which no more of a backlog is taken: a catch-up goes as fast as
 /// the disk, and not into memory.
 const QUEUED_BYTES: usize = 8 << 20;
-
-/// Whom the Lease names.
-#[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) epoch: Epoch,
-    pub(crate) name: ReplicaName,
-    pub(crate) address: String,
-}
 
 pub(crate) struct Upstream {
     shared: Arc<UpstreamShared>,

@@ -1,7 +1,7 @@
 //! When an alarm comes and when it goes: a pure step from one sample to the next. Between the two marks lies a band in which
 //! nothing changes, so that publishers are not stopped and let go with every message.
 
-use understudy_proto as wire;
+use understudy_record::{Alarms, Shortage};
 
 use super::Sample;
 
@@ -17,21 +17,6 @@ const FREE_PERCENT: u64 = 10;
 const LEAST_FREE_BYTES: u64 = 64 << 20;
 /// More helps nobody, however large the volume.
 const MOST_FREE_BYTES: u64 = 2 << 30;
-
-/// What this replica runs short of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Alarms {
-    pub(crate) memory: Option<Shortage>,
-    pub(crate) disk: Option<Shortage>,
-}
-
-/// As of when the alarm began: it reads the same until it ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shortage {
-    /// In use (memory) or free (disk).
-    pub(crate) bytes: u64,
-    pub(crate) watermark: u64,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watermarks {
@@ -60,57 +45,29 @@ impl Watermarks {
     }
 }
 
-impl Alarms {
-    pub(crate) fn any(&self) -> bool {
-        self.memory.is_some() || self.disk.is_some()
-    }
-
-    /// What holds after this sample, if this held before it.
-    pub(crate) fn after(self, sample: &Sample, marks: &Watermarks) -> Self {
-        let bytes = sample.resident;
-        let watermark = marks.memory(marks.memory_percent);
-        let memory = match self.memory {
-            None => (bytes > watermark).then_some(Shortage { bytes, watermark }),
-            held => held.filter(|_| bytes >= marks.memory(marks.memory_percent.saturating_sub(MEMORY_BAND_PERCENT))),
-        };
-        // A volume that cannot be asked is as it was.
-        let disk = sample.volume.map_or(self.disk, |volume| {
-            let (bytes, watermark) = (volume.free, marks.disk_free(volume.total));
-            let (more, less) = DISK_BAND;
-            match self.disk {
-                None => (bytes < watermark).then_some(Shortage { bytes, watermark }),
-                held => held.filter(|_| bytes < watermark.saturating_mul(more) / less),
-            }
-        });
-        Self { memory, disk }
-    }
-
-    /// Those that are new.
-    pub(super) fn since(self, before: Self) -> Self {
-        Self {
-            memory: self.memory.filter(|_| before.memory.is_none()),
-            disk: self.disk.filter(|_| before.disk.is_none()),
+/// What holds after this sample, if `before` held before it.
+pub(crate) fn after(before: Alarms, sample: &Sample, marks: &Watermarks) -> Alarms {
+    let bytes = sample.resident;
+    let watermark = marks.memory(marks.memory_percent);
+    let memory = match before.memory {
+        None => (bytes > watermark).then_some(Shortage { bytes, watermark }),
+        held => held.filter(|_| bytes >= marks.memory(marks.memory_percent.saturating_sub(MEMORY_BAND_PERCENT))),
+    };
+    // A volume that cannot be asked is as it was.
+    let disk = sample.volume.map_or(before.disk, |volume| {
+        let (bytes, watermark) = (volume.free, marks.disk_free(volume.total));
+        let (more, less) = DISK_BAND;
+        match before.disk {
+            None => (bytes < watermark).then_some(Shortage { bytes, watermark }),
+            held => held.filter(|_| bytes < watermark.saturating_mul(more) / less),
         }
-    }
-
-    /// One sentence a resource.
-    pub(crate) fn describe(self, replica: &str) -> Vec<String> {
-        wire::Alarms::from(self).describe(replica)
-    }
+    });
+    Alarms { memory, disk }
 }
 
-impl From<Alarms> for wire::Alarms {
-    fn from(alarms: Alarms) -> Self {
-        let shortage = |Shortage { bytes, watermark }| wire::Shortage { bytes, watermark };
-        Self { memory: alarms.memory.map(shortage), disk: alarms.disk.map(shortage) }
-    }
-}
-
-impl From<wire::Alarms> for Alarms {
-    fn from(alarms: wire::Alarms) -> Self {
-        let shortage = |wire::Shortage { bytes, watermark }| Shortage { bytes, watermark };
-        Self { memory: alarms.memory.map(shortage), disk: alarms.disk.map(shortage) }
-    }
+/// Those of `now` that `before` did not have.
+pub(super) fn since(now: Alarms, before: Alarms) -> Alarms {
+    Alarms { memory: now.memory.filter(|_| before.memory.is_none()), disk: now.disk.filter(|_| before.disk.is_none()) }
 }
 
 #[cfg(test)]
@@ -137,7 +94,7 @@ mod tests {
     fn check(samples: impl IntoIterator<Item = (Sample, bool)>) -> Vec<Alarms> {
         let mut alarms = Alarms::default();
         let after = samples.into_iter().map(|(sample, held)| {
-            alarms = alarms.after(&sample, &marks());
+            alarms = after(alarms, &sample, &marks());
             assert_eq!(alarms.any(), held, "after {sample:?}");
             alarms
         });
@@ -168,21 +125,21 @@ mod tests {
 
     #[test]
     fn each_resource_by_itself() {
-        let both = Alarms::default().after(&Sample { resident: 999, ..free(1) }, &marks());
+        let both = after(Alarms::default(), &Sample { resident: 999, ..free(1) }, &marks());
         assert!(both.memory.is_some() && both.disk.is_some());
-        let disk = both.after(&free(1), &marks());
+        let disk = after(both, &free(1), &marks());
         assert_eq!(disk, Alarms { memory: None, ..both });
-        assert_eq!(both.since(disk), Alarms { disk: None, ..both });
-        assert_eq!(disk.since(both), Alarms::default());
+        assert_eq!(since(both, disk), Alarms { disk: None, ..both });
+        assert_eq!(since(disk, both), Alarms::default());
     }
 
     #[test]
     fn a_mark_of_zero_is_no_alarm() {
         let marks = Watermarks { disk_free: Some(0), ..marks() };
-        assert_eq!(Alarms::default().after(&free(0), &marks), Alarms::default());
+        assert_eq!(after(Alarms::default(), &free(0), &marks), Alarms::default());
         // And ends one that there was.
         let before = Alarms { disk: Some(Shortage { bytes: 1, watermark: 2 }), memory: None };
-        assert_eq!(before.after(&free(0), &marks), Alarms::default());
+        assert_eq!(after(before, &free(0), &marks), Alarms::default());
     }
 
     #[test]
@@ -196,16 +153,6 @@ mod tests {
         ];
         for (total, expected) in table {
             assert_eq!(default_free_watermark(total), expected, "{total}");
-        }
-    }
-
-    #[test]
-    fn the_wire_says_the_same() {
-        let shortage = Some(Shortage { bytes: 1, watermark: 2 });
-        for alarms in
-            [Alarms::default(), Alarms { memory: shortage, disk: None }, Alarms { memory: None, disk: shortage }]
-        {
-            assert_eq!(Alarms::from(wire::Alarms::from(alarms)), alarms);
         }
     }
 }

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use understudy_node::{Event, Shared, Usage};
+use understudy_record::Alarms;
 
-pub(crate) use alarm::{Alarms, Watermarks};
+pub(crate) use alarm::Watermarks;
 pub(crate) use limits::memory_limit;
 
 use crate::config::Config;
-use crate::node::{Event, Shared};
 
 /// Between two looks. Reserves are sized so that what publishers write meanwhile fits: at 1 GB/s half a second fills what
 /// the smallest default watermark of a large volume, 2 GiB, leaves four times over.
@@ -35,17 +36,6 @@ pub(crate) struct Volume {
     /// To a process without privileges.
     pub(crate) free: u64,
     pub(crate) total: u64,
-}
-
-/// For metrics: the newest sample and what it is judged by. In bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
-    pub(crate) resident: u64,
-    pub(crate) limit: u64,
-    pub(crate) budget: u64,
-    pub(crate) disk_free: u64,
-    pub(crate) disk_free_watermark: u64,
-    pub(crate) alarms: Alarms,
 }
 
 /// Takes samples for as long as the process lives.
@@ -97,7 +87,7 @@ impl Sampler {
     fn look(&mut self) -> bool {
         let sample = Sample { resident: limits::resident_bytes().unwrap_or(0), volume: self.volume() };
         let before = self.alarms;
-        self.alarms = before.after(&sample, &self.watermarks);
+        self.alarms = alarm::after(before, &sample, &self.watermarks);
         self.shared.usage.send_replace(Usage {
             resident: sample.resident,
             limit: self.watermarks.memory_limit,
@@ -114,7 +104,7 @@ impl Sampler {
     }
 
     fn tell(&self, before: Alarms) {
-        for text in self.alarms.since(before).describe(&self.name) {
+        for text in alarm::since(self.alarms, before).describe(&self.name) {
             tracing::warn!("alarm: {text}; publishers wait");
         }
         if before.memory.is_some() && self.alarms.memory.is_none() {

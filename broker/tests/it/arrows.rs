@@ -14,12 +14,24 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
     ("understudy-lease", &["understudy-election", "understudy-record"], false),
     ("understudy-proto", &["understudy-election", "understudy-record"], false),
     (
+        "understudy-node",
+        &[
+            "understudy-core",
+            "understudy-election",
+            "understudy-journal",
+            "understudy-record",
+            "understudy-replication",
+        ],
+        false,
+    ),
+    (
         "understudy-broker",
         &[
             "understudy-core",
             "understudy-election",
             "understudy-journal",
             "understudy-lease",
+            "understudy-node",
             "understudy-proto",
             "understudy-protocol",
             "understudy-record",

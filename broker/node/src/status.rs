@@ -6,15 +6,14 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use understudy_journal::Progress;
-use understudy_record::{Epoch, Identity, Index, Position, ReplicaName};
+use understudy_record::{Alarms, Epoch, Identity, Index, Position, ReplicaName};
 use understudy_replication::{CatchUpProgress, FollowerStatus};
 
-use super::{Node, Role};
-use crate::resources::{Alarms, Usage};
+use crate::{Node, Role};
 
 /// Where a client's connection belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Door {
+pub enum Door {
     /// No primary is known, or this one may serve nobody.
     Closed,
     Here,
@@ -26,7 +25,7 @@ pub(crate) enum Door {
 
 /// Whether publishers may go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Flow {
+pub enum Flow {
     Open,
     /// For a moment: the disk or a backup is behind.
     Paused,
@@ -35,24 +34,24 @@ pub(crate) enum Flow {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct NodeStatus {
-    pub(crate) me: Identity,
-    pub(crate) role: RoleStatus,
-    pub(crate) epoch: Epoch,
-    pub(crate) last: Position,
-    pub(crate) first: Index,
-    pub(crate) durable: Index,
-    pub(crate) committed: Index,
+pub struct NodeStatus {
+    pub me: Identity,
+    pub role: RoleStatus,
+    pub epoch: Epoch,
+    pub last: Position,
+    pub first: Index,
+    pub durable: Index,
+    pub committed: Index,
     /// The in-sync set: in force, or as the log last said.
-    pub(crate) in_sync: Vec<understudy_record::Member>,
-    pub(crate) journal_stalled_ms: u64,
+    pub in_sync: Vec<understudy_record::Member>,
+    pub journal_stalled_ms: u64,
     /// What this replica runs short of.
-    pub(crate) alarms: Alarms,
-    pub(crate) failure: Option<String>,
+    pub alarms: Alarms,
+    pub failure: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum RoleStatus {
+pub enum RoleStatus {
     Recovering,
     Backup {
         primary: Option<Identity>,
@@ -80,7 +79,7 @@ pub(crate) enum RoleStatus {
 }
 
 impl NodeStatus {
-    pub(crate) fn is_clean(&self) -> bool {
+    pub fn is_clean(&self) -> bool {
         match &self.role {
             RoleStatus::Recovering | RoleStatus::Ended => false,
             RoleStatus::Primary { .. } => true,
@@ -89,7 +88,7 @@ impl NodeStatus {
     }
 
     /// Serves, or follows as a member of the set: what a budget of disruptions may count on.
-    pub(crate) fn is_ready(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         match &self.role {
             RoleStatus::Recovering | RoleStatus::Ended => false,
             RoleStatus::Primary { isolated, .. } => !isolated,
@@ -102,37 +101,48 @@ impl NodeStatus {
 
 /// Of checkpoints that came into force.
 #[derive(Debug, Default)]
-pub(crate) struct CheckpointCounts {
-    pub(crate) count: AtomicU64,
+pub struct CheckpointCounts {
+    pub count: AtomicU64,
     /// Of the files, in bytes.
-    pub(crate) bytes: AtomicU64,
+    pub bytes: AtomicU64,
     /// Messages that were moved out of mostly dead segments, in bytes.
-    pub(crate) moved_bytes: AtomicU64,
+    pub moved_bytes: AtomicU64,
 }
 
 impl CheckpointCounts {
-    pub(super) fn add(&self, bytes: u64, moved_bytes: u64) {
+    pub(crate) fn add(&self, bytes: u64, moved_bytes: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
     }
 }
 
+/// For metrics: the newest sample and what it is judged by. In bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    pub resident: u64,
+    pub limit: u64,
+    pub budget: u64,
+    pub disk_free: u64,
+    pub disk_free_watermark: u64,
+    pub alarms: Alarms,
+}
+
 /// The core thread writes, everybody reads.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) status: watch::Sender<NodeStatus>,
-    pub(crate) flow: watch::Sender<Flow>,
-    pub(crate) door: watch::Sender<Door>,
-    pub(crate) usage: watch::Sender<Usage>,
+pub struct Shared {
+    pub status: watch::Sender<NodeStatus>,
+    pub flow: watch::Sender<Flow>,
+    pub door: watch::Sender<Door>,
+    pub usage: watch::Sender<Usage>,
     /// How far the reading of the log is.
-    pub(crate) recovery: Progress,
-    pub(crate) checkpoints: CheckpointCounts,
+    pub recovery: Progress,
+    pub checkpoints: CheckpointCounts,
     failure: Mutex<Option<String>>,
 }
 
 impl Shared {
-    pub(crate) fn new(me: Identity) -> Self {
+    pub fn new(me: Identity) -> Self {
         let zero = Position { epoch: Epoch(0), index: Index(0) };
         let status = NodeStatus {
             me,
@@ -159,17 +169,17 @@ impl Shared {
     }
 
     /// Why this process is about to end.
-    pub(crate) fn set_failure(&self, reason: String) {
+    pub fn set_failure(&self, reason: String) {
         if let Ok(mut failure) = self.failure.lock() {
             failure.get_or_insert(reason);
         }
     }
 
-    pub(crate) fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<String> {
         self.failure.lock().ok().and_then(|failure| failure.clone())
     }
 
-    pub(crate) fn set_flow(&self, flow: Flow) {
+    pub fn set_flow(&self, flow: Flow) {
         self.flow.send_if_modified(|known| {
             let changed = *known != flow;
             *known = flow;
@@ -179,7 +189,7 @@ impl Shared {
 }
 
 impl Node {
-    pub(super) fn publish_status(&mut self) {
+    pub fn publish_status(&mut self) {
         let status = self.status();
         let door = self.door();
         if !self.is_primary() {
@@ -215,7 +225,7 @@ impl Node {
                 Role::Primary(role) => role.primary.in_force().iter().cloned().collect(),
                 _ => self.recorded_sets.latest().to_vec(),
             },
-            journal_stalled_ms: self.journal.stalled_ms(),
+            journal_stalled_ms: self.around.journal_stalled_for().as_millis() as u64,
             alarms: self.alarms,
             failure: self.shared.failure(),
         }
@@ -266,7 +276,7 @@ impl Node {
             Role::Backup(_) | Role::Recovering => {
                 let named = self.lease.as_ref().and_then(|(lease, _)| lease.holder());
                 let primary = self.heard().or(named).filter(|primary| primary.name != self.me.name);
-                let address = |primary: &Identity| self.config.address_of(&primary.name);
+                let address = |primary: &Identity| self.around.address_of(&primary.name);
                 match primary.and_then(|primary| Some((primary.name.clone(), address(primary)?))) {
                     Some((name, address)) => Door::At { name, address },
                     None => Door::Closed,

@@ -14,15 +14,15 @@ use crate::recorded_sets::RecordedSets;
 
 /// The state that a log gives.
 #[derive(Debug)]
-pub(crate) struct Recovered {
-    pub(crate) core: Core,
-    pub(crate) log: RecoveredLog,
-    pub(crate) recorded_sets: RecordedSets,
+pub struct Recovered {
+    pub core: Core,
+    pub log: RecoveredLog,
+    pub recorded_sets: RecordedSets,
 }
 
 /// Takes a log's frames in physical order.
 #[derive(Debug)]
-pub(crate) struct Rebuild {
+pub struct Rebuild {
     core: Core,
     pending: VecDeque<Frame>,
     committed: Index,
@@ -31,7 +31,7 @@ pub(crate) struct Rebuild {
 }
 
 impl Rebuild {
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         Self {
             core: Core::new(seed),
             pending: VecDeque::new(),
@@ -41,7 +41,7 @@ impl Rebuild {
         }
     }
 
-    pub(crate) fn take(&mut self, frame: Frame) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub fn take(&mut self, frame: Frame) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         self.committed = self.committed.max(frame.committed);
         self.recorded_sets.note(&frame);
         match frame.kind {
@@ -61,7 +61,7 @@ impl Rebuild {
         Ok(())
     }
 
-    pub(crate) fn finish(self, journal: &Journal) -> Result<Recovered, String> {
+    pub fn finish(self, journal: &Journal) -> Result<Recovered, String> {
         let (epochs, last) = (journal.epochs(), journal.last());
         let history = History::new(epochs.to_vec(), last.index)
             .filter(|history| history.last() == last)

@@ -6,7 +6,7 @@ use understudy_core::{Command, ConnectionId, Effect, EffectKind};
 
 use understudy_record::Index;
 
-use super::{ClientEvent, Node, Outbox, Outgoing, Role};
+use crate::{ClientEvent, Node, Outbox, Outgoing, Role};
 
 /// Bytes waiting for one client's socket above which it gets no more deliveries, until it has read most of them. A client
 /// that stops reading costs this much, and no other client anything.
@@ -15,13 +15,13 @@ const CONGESTED_BYTES: usize = 2 << 20;
 /// What an effect costs beside its body: its frames and its place in the queue.
 const EFFECT_BYTES: usize = 128;
 
-pub(super) struct Client {
+pub(crate) struct Client {
     outbox: Outbox,
     waiting: Vec<Effect>,
 }
 
 impl Node {
-    pub(super) fn handle_client(&mut self, event: ClientEvent) {
+    pub fn handle_client(&mut self, event: ClientEvent) {
         match event {
             ClientEvent::Opened { id, info, outbox } => match &self.role {
                 Role::Primary(role) if !role.isolated => {
@@ -90,7 +90,7 @@ impl Node {
     }
 
     /// Parts up to `committed` are everywhere they have to be.
-    pub(super) fn release_uploads(&mut self, committed: Index) {
+    pub(crate) fn release_uploads(&mut self, committed: Index) {
         while let Some((_, id, bytes)) = self.uploads.pop_front_if(|(index, ..)| *index <= committed) {
             if let Some(client) = self.clients.get(&id) {
                 client.outbox.upload.remove(bytes);
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// Hands each connection what is for it, in order.
-    pub(super) fn dispatch_effects(&mut self) {
+    pub(crate) fn dispatch_effects(&mut self) {
         if self.out.effects.is_empty() {
             return;
         }
@@ -125,7 +125,7 @@ impl Node {
     }
 
     /// Every client is told why and closed, and the core forgets them too: it stays, and must not go on serving them.
-    pub(super) fn end_clients(&mut self, reason: &str) {
+    pub(crate) fn end_clients(&mut self, reason: &str) {
         let ids: Vec<_> = self.clients.keys().copied().collect();
         self.close_clients(reason);
         for id in ids {
@@ -134,15 +134,15 @@ impl Node {
     }
 
     /// Every client is told why and closed; nothing they had asked for is answered any more.
-    pub(super) fn close_clients(&mut self, reason: &str) {
-        for (_, client) in self.clients.drain() {
+    pub(crate) fn close_clients(&mut self, reason: &str) {
+        for client in std::mem::take(&mut self.clients).into_values() {
             _ = client.outbox.sender.send(Outgoing::Force(reason.to_owned()));
         }
     }
 }
 
 /// What an effect holds in memory until it is on the socket, in bytes.
-pub(crate) fn cost(effect: &Effect) -> usize {
+pub fn cost(effect: &Effect) -> usize {
     match &effect.kind {
         EffectKind::BasicDeliver { message, .. }
         | EffectKind::BasicGetOk { message, .. }

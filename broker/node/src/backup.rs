@@ -6,15 +6,14 @@ use tokio::sync::mpsc;
 use understudy_record::{Epoch, Identity, ReplicaName};
 use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
 
-use super::{Node, Order, Role, ToPrimary, UpstreamEvent, Writer};
-use crate::peers::Target;
+use crate::{Node, Order, Role, Target, ToPrimary, UpstreamEvent, Writer};
 
 /// The pause before a connection that failed is tried again; doubles up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-pub(super) struct BackupRole {
-    pub(super) backup: Backup,
+pub(crate) struct BackupRole {
+    pub(crate) backup: Backup,
     /// The connection to the primary, by its number.
     link: Option<u64>,
     sender: Option<mpsc::UnboundedSender<ToPrimary>>,
@@ -26,7 +25,7 @@ pub(super) struct BackupRole {
 }
 
 impl BackupRole {
-    pub(super) fn new(backup: Backup) -> Self {
+    pub(crate) fn new(backup: Backup) -> Self {
         Self {
             backup,
             link: None,
@@ -47,7 +46,7 @@ impl BackupRole {
 
 impl Node {
     /// The Lease says whom to follow, or that this process is the primary.
-    pub(super) fn follow_lease(&mut self) {
+    pub(crate) fn follow_lease(&mut self) {
         let Role::Backup(role) = &mut self.role else { return };
         let Some((lease, version)) = &self.lease else { return };
         let Some(holder) = lease.holder() else { return };
@@ -72,7 +71,7 @@ impl Node {
         self.tick_backup();
     }
 
-    pub(super) fn tick_backup(&mut self) {
+    pub(crate) fn tick_backup(&mut self) {
         let now = self.now;
         self.with_backup(|backup, _, out| {
             backup.handle_timeout(now, out);
@@ -83,18 +82,18 @@ impl Node {
         if role.link.is_some() || now < role.dial_at || self.leaving.is_some() {
             return;
         }
-        let Some(address) = self.config.address_of(name) else {
+        let Some(address) = self.around.address_of(name) else {
             tracing::error!(%name, "the Lease names a primary that is none of this cluster's replicas");
             role.dial_at = now + LONGEST_PAUSE;
             return;
         };
         let target = Target { epoch: *epoch, name: name.clone(), address };
-        role.link = Some(self.upstream.dial(target));
+        role.link = Some(self.around.dial(target));
         role.dial_at = now + role.pause;
         role.pause = (role.pause * 2).min(LONGEST_PAUSE);
     }
 
-    pub(super) fn handle_upstream(&mut self, link: u64, event: UpstreamEvent) {
+    pub(crate) fn handle_upstream(&mut self, link: u64, event: UpstreamEvent) {
         let now = self.now;
         let Role::Backup(role) = &mut self.role else { return };
         if role.link != Some(link) {
@@ -142,7 +141,7 @@ impl Node {
     }
 
     /// Lets the backup take a step, and carries out what it says. An error is the other side's: the connection is closed.
-    pub(super) fn with_backup(
+    pub(crate) fn with_backup(
         &mut self,
         step: impl FnOnce(&mut Backup, Duration, &mut Vec<BackupOutput>) -> Result<(), FollowError>,
     ) {
@@ -156,28 +155,28 @@ impl Node {
         }
     }
 
-    pub(super) fn carry_out_backup(&mut self, outputs: Vec<BackupOutput>) {
+    pub(crate) fn carry_out_backup(&mut self, outputs: Vec<BackupOutput>) {
         for output in outputs {
             let Role::Backup(role) = &mut self.role else { return };
             match output {
-                BackupOutput::PersistEpoch(epoch) => self.journal.order(Order::PersistEpoch(epoch)),
+                BackupOutput::PersistEpoch(epoch) => self.around.order(Order::PersistEpoch(epoch)),
                 BackupOutput::Truncate(after) => {
                     tracing::info!(%after, "cutting a tail that the primary does not have");
                     self.recorded_sets.cut_after(after);
-                    self.journal.order(Order::Truncate(after));
+                    self.around.order(Order::Truncate(after));
                 }
                 BackupOutput::Append(session, frames) => {
                     self.note_sets(&frames);
                     self.checkpoints.note_written(frames.iter().map(understudy_record::Frame::len).sum());
-                    self.journal.order(Order::Append(Writer::Backup(session), frames));
+                    self.around.order(Order::Append(Writer::Backup(session), frames));
                 }
-                BackupOutput::Barrier(session) => self.journal.order(Order::Barrier(Writer::Backup(session))),
+                BackupOutput::Barrier(session) => self.around.order(Order::Barrier(Writer::Backup(session))),
                 BackupOutput::BeginBase => {
                     self.give_up_checkpoint();
                     self.core = understudy_core::Core::new(self.config.seed);
-                    self.journal.order(Order::BeginBase);
+                    self.around.order(Order::BeginBase);
                 }
-                BackupOutput::CompleteBase(session) => self.journal.order(Order::CompleteBase(session)),
+                BackupOutput::CompleteBase(session) => self.around.order(Order::CompleteBase(session)),
                 BackupOutput::Apply(frames) => {
                     if let Err(reason) = self.apply(&frames) {
                         return self.give_up_state(&reason);
@@ -201,7 +200,7 @@ impl Node {
                 BackupOutput::Fetch { epoch, sync_id, queue } => role.say(ToPrimary::Fetch { epoch, sync_id, queue }),
                 BackupOutput::Close(reason) => {
                     tracing::warn!("closing the connection to the primary: {reason}");
-                    self.upstream.close();
+                    self.around.hang_up();
                     role.link = None;
                     role.sender = None;
                 }
@@ -220,7 +219,7 @@ impl Node {
     }
 
     fn drop_upstream(&mut self, reset: bool) {
-        self.upstream.close();
+        self.around.hang_up();
         let now = self.now;
         let Role::Backup(role) = &mut self.role else { return };
         role.link = None;
@@ -231,7 +230,7 @@ impl Node {
     }
 
     /// The primary takes this replica out of the set first, so that its confirms do not wait for a process that is gone.
-    pub(super) fn leave_as_backup(&mut self) {
+    pub(crate) fn leave_as_backup(&mut self) {
         let Role::Backup(role) = &mut self.role else { return };
         if role.sender.is_none() {
             self.ended = true;
@@ -242,7 +241,7 @@ impl Node {
     }
 
     /// Whom this backup hears.
-    pub(super) fn heard(&self) -> Option<&Identity> {
+    pub(crate) fn heard(&self) -> Option<&Identity> {
         match &self.role {
             Role::Backup(role) => role.backup.primary(),
             _ => None,

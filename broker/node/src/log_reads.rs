@@ -1,73 +1,34 @@
-//! Reads of the journal beside the core thread: records for followers that memory no longer serves, messages that queues want
-//! back, and backlogs for replicas that start over.
+//! What reads of the journal beside the node give: records for followers that memory no longer serves, messages that queues
+//! want back, and backlogs for replicas that start over. May block: for a thread of its own.
 
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::runtime::Handle;
-use tokio::sync::mpsc::Sender;
-use tokio::sync::oneshot;
-use understudy_core::{BacklogChunk, BacklogItem, BacklogMessage, Load};
+use understudy_core::{BacklogChunk, BacklogItem, BacklogMessage};
 use understudy_journal::{LogReader, ReadError};
-use understudy_record::{BasePiece, Body, Epoch, Frame, Index, Message, PartRef, Position, QueueId};
-use understudy_replication::StreamId;
+use understudy_record::{BasePiece, Body, Frame, Index, Message, PartRef, Position, QueueId};
 
-use crate::node::{BacklogReply, Event, FollowerEvent};
+use crate::BacklogReply;
 
 /// One read, in bytes: a follower far behind gets the log in pieces of this size.
-const READ_BYTES: usize = 1 << 20;
+pub const READ_BYTES: usize = 1 << 20;
 
 /// Between two tries of a read for which the system lacked something.
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub(crate) struct LogReads {
-    reader: LogReader,
-    events: Sender<Event>,
-    runtime: Handle,
-}
-
-impl LogReads {
-    pub(crate) fn new(reader: LogReader, events: Sender<Event>, runtime: Handle) -> Self {
-        Self { reader, events, runtime }
-    }
-
-    pub(crate) fn read(&self, stream: StreamId, from: Index) {
-        let (mut reader, events) = (self.reader.clone(), self.events.clone());
-        self.runtime.spawn_blocking(move || {
-            let frames = reader.read_from(from, READ_BYTES).map_err(|error| error.to_string());
-            _ = events.blocking_send(Event::Follower(stream, FollowerEvent::LogRead { from, frames }));
-        });
-    }
-
-    /// For the primary of `epoch`. Answers with [`Event::Loaded`].
-    pub(crate) fn load(&self, epoch: Epoch, load: Load) {
-        let (mut reader, events) = (self.reader.clone(), self.events.clone());
-        self.runtime.spawn_blocking(move || {
-            let messages = read_messages(&mut reader, &load.indexes);
-            _ = events.blocking_send(Event::Loaded(epoch, load.queue, messages));
-        });
-    }
-
-    /// Makes a backlog's pieces, with what is not in memory read from the log, and hands them over.
-    pub(crate) fn backlog(&self, chunk: ChunkToSend, reply: oneshot::Sender<Result<BacklogReply, String>>) {
-        let mut reader = self.reader.clone();
-        self.runtime.spawn_blocking(move || {
-            _ = reply.send(chunk.fill(&mut reader));
-        });
-    }
-}
-
 /// Part of a queue's backlog on its way to a follower.
-pub(crate) struct ChunkToSend {
-    pub(crate) queue: QueueId,
-    pub(crate) sync_point: Position,
-    pub(crate) committed: Index,
-    pub(crate) as_of: Index,
-    pub(crate) chunk: BacklogChunk,
+pub struct ChunkToSend {
+    pub queue: QueueId,
+    pub sync_point: Position,
+    pub committed: Index,
+    pub as_of: Index,
+    pub chunk: BacklogChunk,
 }
 
 impl ChunkToSend {
-    fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
+    /// # Errors
+    /// If the log does not give what was counted: in words.
+    pub fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
         let stored = self.chunk.items.iter().rev().filter_map(|item| match item {
             BacklogItem::Message(BacklogMessage { index, message: None, .. }) => Some(*index),
             BacklogItem::Message(_) | BacklogItem::Part(_) => None,
@@ -114,7 +75,10 @@ fn read_patiently(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<Optio
 }
 
 /// In the order of `indexes`, which ascend.
-fn read_messages(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<(Index, Option<Message>)>, String> {
+///
+/// # Errors
+/// If they cannot be read: in words.
+pub fn read_messages(reader: &mut LogReader, indexes: &[Index]) -> Result<Vec<(Index, Option<Message>)>, String> {
     let frames = read_patiently(reader, indexes).map_err(|error| error.to_string())?;
     let message = |(index, frame): (&Index, Option<Frame>)| {
         let message = frame.map(|frame| frame.detached_message()).transpose();

@@ -1,21 +1,21 @@
 //! The core thread as primary: followers, the Lease, clients' confirms; and the ways in and out of the role.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::BytesMut;
 use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
-use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName};
+use understudy_record::{
+    Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName,
+};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
     StreamId, SyncId,
 };
 
-use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role};
-use crate::peers::ChunkToSend;
-use crate::resources::Alarms;
+use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role};
 
 /// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
 const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
@@ -25,18 +25,18 @@ const BACKLOG_CHUNK_MESSAGES: usize = 1024;
 /// cost in memory.
 const UNCOMMITTED_BYTES: usize = 64 << 20;
 
-pub(super) struct PrimaryRole {
-    pub(super) primary: Primary,
-    pub(super) keeper: LeaseKeeper,
-    pub(super) outputs: Vec<PrimaryOutput>,
+pub(crate) struct PrimaryRole {
+    pub(crate) primary: Primary,
+    pub(crate) keeper: LeaseKeeper,
+    pub(crate) outputs: Vec<PrimaryOutput>,
     /// Each follower's stream; dropping the sender ends it.
-    streams: HashMap<StreamId, mpsc::UnboundedSender<PrimaryMessage>>,
+    streams: BTreeMap<StreamId, mpsc::UnboundedSender<PrimaryMessage>>,
     /// What each follower that has a stream runs short of.
-    alarms: HashMap<StreamId, (Identity, Alarms)>,
-    syncs: HashMap<SyncId, Sync>,
-    pub(super) since: std::time::Duration,
+    alarms: BTreeMap<StreamId, (Identity, Alarms)>,
+    syncs: BTreeMap<SyncId, Sync>,
+    pub(crate) since: std::time::Duration,
     /// No clients: another primary may exist (rule 6).
-    pub(super) isolated: bool,
+    pub(crate) isolated: bool,
     announced_commit: bool,
     /// What the Lease's store last failed in; said once, not at each try.
     trouble: Option<String>,
@@ -91,10 +91,10 @@ impl PrimaryRole {
 
 impl Node {
     /// The Lease names this very process (rules 1 and 8).
-    pub(super) fn become_primary(&mut self, lease: Lease, version: Version) {
+    pub(crate) fn become_primary(&mut self, lease: Lease, version: Version) {
         let Role::Backup(role) = &mut self.role else { return };
         let epoch = lease.epoch();
-        let member = self.me.member(self.config.replicated_only());
+        let member = self.me.member(self.config.replicated_only);
         if !lease.in_sync().contains(&member) {
             tracing::error!(%epoch, "the Lease names this process as primary but its set does not hold it: not taken (rule 1)");
             return;
@@ -107,7 +107,7 @@ impl Node {
                 return;
             }
         };
-        self.upstream.close();
+        self.around.hang_up();
         self.carry_out_backup(outputs);
         if self.ended {
             return; // the log could not be applied
@@ -115,7 +115,7 @@ impl Node {
         let config = PrimaryConfig {
             me: self.me.clone(),
             min_in_sync: self.config.min_in_sync,
-            replicated_only: self.config.replicated_only(),
+            replicated_only: self.config.replicated_only,
             backup_timeout: self.config.backup_timeout,
             stall_timeout: self.config.stall_timeout,
             lease_duration: self.config.lease_duration,
@@ -128,9 +128,9 @@ impl Node {
             primary,
             keeper,
             outputs: Vec::new(),
-            streams: HashMap::new(),
-            alarms: HashMap::new(),
-            syncs: HashMap::new(),
+            streams: BTreeMap::new(),
+            alarms: BTreeMap::new(),
+            syncs: BTreeMap::new(),
             since: self.now,
             isolated: false,
             announced_commit: false,
@@ -145,7 +145,7 @@ impl Node {
     }
 
     /// Another primary exists, or may (rule 5): clients are closed, and what ran ahead of the commit is forgotten.
-    pub(super) fn demote(&mut self, epoch: Epoch, holder: Option<&Identity>) {
+    pub(crate) fn demote(&mut self, epoch: Epoch, holder: Option<&Identity>) {
         let Role::Primary(_) = &self.role else { return };
         let successor = holder.map_or_else(|| "another replica".to_owned(), |holder| holder.name.to_string());
         tracing::warn!(%epoch, %successor, "primary no longer");
@@ -156,7 +156,7 @@ impl Node {
         self.recover();
     }
 
-    pub(super) fn handle_follower(&mut self, stream: StreamId, event: FollowerEvent) {
+    pub(crate) fn handle_follower(&mut self, stream: StreamId, event: FollowerEvent) {
         let now = self.now;
         let Role::Primary(role) = &mut self.role else {
             self.refuse_follower(event);
@@ -212,7 +212,7 @@ impl Node {
     }
 
     /// Carries out the replication's outputs; `true` if there were any.
-    pub(super) fn carry_out_primary(&mut self) -> bool {
+    pub(crate) fn carry_out_primary(&mut self) -> bool {
         let Role::Primary(role) = &mut self.role else { return false };
         let outputs = std::mem::take(&mut role.outputs);
         let any = !outputs.is_empty();
@@ -228,7 +228,7 @@ impl Node {
                     tracing::warn!(?stream, "closing a follower's stream: {reason}");
                     role.streams.remove(&stream);
                 }
-                PrimaryOutput::ReadLog(stream, from) => self.log_reads.read(stream, from),
+                PrimaryOutput::ReadLog(stream, from) => self.around.read_log(stream, from),
                 PrimaryOutput::TakeBase(stream, sync_id) => self.send_base(stream, sync_id),
                 PrimaryOutput::ProposeSet(set) => {
                     tracing::info!(set = ?set.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "changing the in-sync set");
@@ -308,7 +308,7 @@ impl Node {
 
     fn backlog(&mut self, request: BacklogRequest, reply: oneshot::Sender<Result<BacklogReply, String>>) {
         match self.next_chunk(request) {
-            Ok(chunk) => self.log_reads.backlog(chunk, reply),
+            Ok(chunk) => self.around.read_backlog(chunk, reply),
             Err(reason) => _ = reply.send(Err(reason)),
         }
     }
@@ -336,13 +336,13 @@ impl Node {
         })
     }
 
-    pub(super) fn show_lease_to_keeper(&mut self) {
+    pub(crate) fn show_lease_to_keeper(&mut self) {
         let Role::Primary(role) = &mut self.role else { return };
         let outputs = role.keeper.handle_seen(self.lease.as_ref().map(|(lease, _)| lease));
         self.carry_out_keeper(outputs);
     }
 
-    pub(super) fn handle_lease_answer(&mut self, epoch: Epoch, answer: LeaseAnswer) {
+    pub(crate) fn handle_lease_answer(&mut self, epoch: Epoch, answer: LeaseAnswer) {
         let Role::Primary(role) = &mut self.role else { return };
         if role.primary.epoch() != epoch {
             return;
@@ -354,7 +354,7 @@ impl Node {
         self.carry_out_keeper(outputs);
     }
 
-    pub(super) fn tick_primary(&mut self) {
+    pub(crate) fn tick_primary(&mut self) {
         let stalled = self.is_stalled();
         let Role::Primary(role) = &mut self.role else { return };
         role.primary.handle_timeout(self.now, &mut role.outputs);
@@ -387,7 +387,7 @@ impl Node {
     }
 
     fn is_stalled(&self) -> bool {
-        self.journal.stalled_ms() >= self.config.stall_timeout.as_millis() as u64
+        self.around.journal_stalled_for() >= self.config.stall_timeout
     }
 
     /// Rule 7: to have heard every member is that each has acknowledged something written after the Lease was found
@@ -406,12 +406,12 @@ impl Node {
         role.primary.hears_all() && role.primary.committed() >= proof
     }
 
-    pub(super) fn poll_keeper(&mut self) {
+    pub(crate) fn poll_keeper(&mut self) {
         let (stalled, hears_all) = (self.is_stalled(), self.hears_all());
         let Role::Primary(role) = &mut self.role else { return };
         match role.keeper.poll_request(self.now, !stalled, hears_all) {
             Ok(None) => {}
-            Ok(Some(request)) => self.lease_requests.send(role.primary.epoch(), request),
+            Ok(Some(request)) => self.around.request_lease(role.primary.epoch(), request),
             Err(error) => role.complain(error.to_string()),
         }
     }
@@ -428,7 +428,7 @@ impl Node {
     }
 
     /// Gives the role to a backup in good order: the one named, or the one that is furthest.
-    pub(super) fn hand_over(&mut self, epoch: Epoch, to: Option<ReplicaName>) -> Result<(), String> {
+    pub(crate) fn hand_over(&mut self, epoch: Epoch, to: Option<ReplicaName>) -> Result<(), String> {
         let Role::Primary(role) = &mut self.role else { return Err(format!("{} is not the primary", self.me.name)) };
         if epoch != role.primary.epoch() {
             return Err(format!("the epoch is {}, not {epoch}", role.primary.epoch()));
@@ -451,7 +451,7 @@ impl Node {
 
     /// Tells the connections whether they may go on publishing.
     fn set_flow(&mut self) {
-        let with_process = self.config.replicated_only();
+        let with_process = self.config.replicated_only;
         let Role::Primary(role) = &mut self.role else { return };
         let mut reasons = role.shortages(&self.me, self.alarms, with_process);
         if role.primary.is_below_min_in_sync() {

@@ -6,16 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc, oneshot};
 use understudy_core::{BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
 use understudy_election::{Lease, Version};
-use understudy_record::{Epoch, Frame, Index, Message, QueueId, ReplicaName};
+use understudy_record::{Alarms, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
-use super::{CheckpointEvent, Installed};
-use crate::journal_thread::Writer;
-use crate::recovery::Recovered;
-use crate::resources::Alarms;
+use crate::{CheckpointEvent, Installed, Recovered, Writer};
 
 #[derive(Debug)]
-pub(crate) enum ClientEvent {
+pub enum ClientEvent {
     Opened {
         id: ConnectionId,
         info: ConnectionInfo,
@@ -46,14 +43,14 @@ pub(crate) enum ClientEvent {
 
 /// The core thread's way to a connection's task.
 #[derive(Clone, Debug)]
-pub(crate) struct Outbox {
-    pub(crate) sender: mpsc::UnboundedSender<Outgoing>,
+pub struct Outbox {
+    pub sender: mpsc::UnboundedSender<Outgoing>,
     /// Bytes handed over and not yet written to the socket. Bounds the sender: deliveries stop above a mark.
-    pub(crate) pending_bytes: Arc<AtomicUsize>,
+    pub pending_bytes: Arc<AtomicUsize>,
     /// Set by the core thread when it stopped deliveries; the task says [`ClientEvent::Writable`] once it has caught up.
-    pub(crate) congested: Arc<AtomicBool>,
+    pub congested: Arc<AtomicBool>,
     /// Parts of large messages that came from this connection.
-    pub(crate) upload: Arc<Upload>,
+    pub upload: Arc<Upload>,
 }
 
 /// Parts of large messages that all connections together may have uncommitted, in bytes: enough for one batch to be written
@@ -63,7 +60,7 @@ const UPLOAD_BYTES: usize = 2 << 20;
 
 /// Parts of large messages that one connection has handed over and that are not committed yet.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub struct Upload {
     bytes: AtomicUsize,
     /// Of all connections.
     total: Arc<AtomicUsize>,
@@ -71,28 +68,28 @@ pub(crate) struct Upload {
 }
 
 impl Upload {
-    pub(crate) fn beside(total: &Arc<AtomicUsize>) -> Self {
+    pub fn beside(total: &Arc<AtomicUsize>) -> Self {
         Self { bytes: AtomicUsize::new(0), total: total.clone(), shrunk: Notify::new() }
     }
 
     /// Nothing more is to be read until some of it is committed.
-    pub(crate) fn is_full(&self) -> bool {
+    pub fn is_full(&self) -> bool {
         self.bytes.load(Ordering::Acquire) > 0 && self.total.load(Ordering::Acquire) >= UPLOAD_BYTES
     }
 
-    pub(crate) fn add(&self, bytes: usize) {
+    pub fn add(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
         self.total.fetch_add(bytes, Ordering::AcqRel);
     }
 
-    pub(crate) fn remove(&self, bytes: usize) {
+    pub fn remove(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::AcqRel);
         self.total.fetch_sub(bytes, Ordering::AcqRel);
         self.shrunk.notify_one();
     }
 
     /// Something has been removed since this was last awaited.
-    pub(crate) async fn shrunk(&self) {
+    pub async fn shrunk(&self) {
         self.shrunk.notified().await;
     }
 }
@@ -105,7 +102,7 @@ impl Drop for Upload {
 }
 
 #[derive(Debug)]
-pub(crate) enum Outgoing {
+pub enum Outgoing {
     Effects(Vec<Effect>),
     ChannelOpenOk(ChannelId),
     ChannelCloseOk(ChannelId),
@@ -114,7 +111,7 @@ pub(crate) enum Outgoing {
 }
 
 #[derive(Debug)]
-pub(crate) enum Event {
+pub enum Event {
     Journal(JournalEvent),
     Follower(StreamId, FollowerEvent),
     Upstream(u64, UpstreamEvent),
@@ -128,7 +125,7 @@ pub(crate) enum Event {
 }
 
 #[derive(Debug)]
-pub(crate) enum JournalEvent {
+pub enum JournalEvent {
     Durable(Writer, Index),
     BaseCompleted(Session),
     Rebuilt(Box<Recovered>),
@@ -138,7 +135,7 @@ pub(crate) enum JournalEvent {
 
 /// From one follower's stream, on the primary.
 #[derive(Debug)]
-pub(crate) enum FollowerEvent {
+pub enum FollowerEvent {
     /// Its first word. Dropping the sender ends the stream.
     Hello(Box<Hello>, mpsc::UnboundedSender<PrimaryMessage>),
     Acknowledge(Acknowledge),
@@ -158,26 +155,26 @@ pub(crate) enum FollowerEvent {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BacklogRequest {
-    pub(crate) epoch: Epoch,
-    pub(crate) sync_id: SyncId,
-    pub(crate) queue: QueueId,
+pub struct BacklogRequest {
+    pub epoch: Epoch,
+    pub sync_id: SyncId,
+    pub queue: QueueId,
     /// How far the last chunk came.
-    pub(crate) from: BacklogCursor,
+    pub from: BacklogCursor,
 }
 
 #[derive(Debug)]
-pub(crate) struct BacklogReply {
-    pub(crate) as_of: Index,
-    pub(crate) frames: Vec<Frame>,
+pub struct BacklogReply {
+    pub as_of: Index,
+    pub frames: Vec<Frame>,
     /// Where the next chunk goes on.
-    pub(crate) next: BacklogCursor,
-    pub(crate) done: bool,
+    pub next: BacklogCursor,
+    pub done: bool,
 }
 
 /// What a backup says to its primary.
 #[derive(Debug)]
-pub(crate) enum ToPrimary {
+pub enum ToPrimary {
     Hello(Box<Hello>),
     /// With what this replica runs short of.
     Acknowledge(Acknowledge, Alarms),
@@ -192,7 +189,7 @@ pub(crate) enum ToPrimary {
 
 /// From the connection to the primary, on a backup. The number is the connection's.
 #[derive(Debug)]
-pub(crate) enum UpstreamEvent {
+pub enum UpstreamEvent {
     Connected(mpsc::UnboundedSender<ToPrimary>),
     Message(PrimaryMessage),
     /// With a word to be dropped, or said, once it is taken: the next comes after it.
@@ -205,7 +202,7 @@ pub(crate) enum UpstreamEvent {
 }
 
 #[derive(Debug)]
-pub(crate) enum LeaseEvent {
+pub enum LeaseEvent {
     /// The Lease as a watch, a read or an own election shows it.
     Seen(Option<(Lease, Version)>),
     /// The answer to the keeper's request of that epoch.
@@ -213,7 +210,7 @@ pub(crate) enum LeaseEvent {
 }
 
 #[derive(Debug)]
-pub(crate) enum ControlEvent {
+pub enum ControlEvent {
     HandOver {
         epoch: Epoch,
         to: Option<ReplicaName>,

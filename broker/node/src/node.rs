@@ -1,52 +1,23 @@
-//! The core thread: one loop that waits, turns what happened into steps of the pure crates, and carries out their outputs.
-//!
-//! It owns the core's state and the replication role; nothing else touches them and there is no lock. It never blocks:
-//! sockets, the disk and the API server are other tasks' business. Every batch of events ends in [`Node::settle`], which
-//! turns records into frames once and hands the same frames to the journal and to the followers.
+//! One replica's loop body: it owns the core's state and the replication role, turns what happened into steps of the pure
+//! crates, and carries out their outputs through its [`Surroundings`]. It never blocks and there is no lock. Every batch of
+//! events ends in [`Node::settle`], which turns records into frames once and hands the same frames to the journal and to the
+//! followers.
 
-mod backup;
-mod checkpoint;
-mod clients;
-mod event;
-mod primary;
-mod status;
-
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::sync::{mpsc, watch};
 use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
-use understudy_record::{Epoch, Frame, Identity, Index, Message, Position, QueueId};
+use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
-pub(crate) use checkpoint::{CheckpointEvent, Installed};
-pub(crate) use clients::cost as effect_cost;
-pub(crate) use event::{
-    BacklogReply, BacklogRequest, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent, LeaseEvent, Outbox,
-    Outgoing, ToPrimary, Upload, UpstreamEvent,
-};
-pub(crate) use status::{CheckpointCounts, Door, Flow, NodeStatus, RoleStatus, Shared};
-
-use crate::checkpoint_thread::CheckpointHandle;
-use crate::config::Config;
-use crate::journal_thread::{JournalHandle, Order, Writer};
-use crate::lease_requests::LeaseRequests;
-use crate::peers::{LogReads, Upstream};
 use crate::recorded_sets::RecordedSets;
-use crate::recovery::Recovered;
-use crate::resources::Alarms;
-
-/// How often the loop looks at its clocks when nothing happens.
-const TICK: Duration = Duration::from_millis(20);
-
-/// Events taken in one go. What a batch leads to is written and sent once, so larger batches cost less each; smaller
-/// ones answer sooner.
-const EVENT_BATCH: usize = 256;
-const CLIENT_BATCH: usize = 64;
+use crate::{
+    ControlEvent, Event, JournalEvent, LeaseEvent, NodeConfig, Order, Recovered, Shared, Surroundings, Writer, backup,
+    checkpoint, clients, primary,
+};
 
 /// The arena for frames' small parts grows by so much at a time.
 const ARENA_BYTES: usize = 256 << 10;
@@ -59,153 +30,99 @@ const MESSAGE_OVERHEAD_BYTES: u64 = 512;
 /// How long an orderly end may take, after which the process ends all the same.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long the end of a process that has found damage waits for the disk to remember it.
-const MARK_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// How this process stands to the log.
-enum Role {
+pub(crate) enum Role {
     /// The journal is being read again; what arrives is dropped.
     Recovering,
     Backup(Box<backup::BackupRole>),
     Primary(Box<primary::PrimaryRole>),
 }
 
-pub(crate) struct Node {
-    config: Arc<Config>,
-    me: Identity,
-    started: Instant,
-    core: Core,
-    out: Outputs,
+pub struct Node {
+    pub(crate) config: NodeConfig,
+    pub(crate) me: Identity,
+    pub(crate) core: Core,
+    pub(crate) out: Outputs,
     arena: BytesMut,
-    role: Role,
-    journal: JournalHandle,
-    upstream: Upstream,
-    log_reads: LogReads,
-    lease_requests: LeaseRequests,
-    clients: HashMap<ConnectionId, clients::Client>,
+    pub(crate) role: Role,
+    pub(crate) around: Box<dyn Surroundings>,
+    pub(crate) clients: BTreeMap<ConnectionId, clients::Client>,
     /// Parts of large messages that are not committed yet, in order, whose they are and their bytes.
-    uploads: VecDeque<(Index, ConnectionId, usize)>,
+    pub(crate) uploads: VecDeque<(Index, ConnectionId, usize)>,
     /// The newest Lease seen.
-    lease: Option<(Lease, Version)>,
-    recorded_sets: RecordedSets,
-    checkpoints: checkpoint::Checkpoints,
+    pub(crate) lease: Option<(Lease, Version)>,
+    pub(crate) recorded_sets: RecordedSets,
+    pub(crate) checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
     loads: Vec<Load>,
     /// What this replica runs short of.
-    alarms: Alarms,
-    shared: Arc<Shared>,
+    pub(crate) alarms: Alarms,
+    pub(crate) shared: Arc<Shared>,
     /// Since when this process has been on its way out.
-    leaving: Option<Duration>,
-    ended: bool,
-    /// Ends when the journal has marked the store as damaged.
-    damage_noted: Option<std::sync::mpsc::Receiver<()>>,
+    pub(crate) leaving: Option<Duration>,
+    pub(crate) ended: bool,
     /// The last step ended with messages that could be handed out at once.
     more_to_deliver: bool,
     /// The last step ended with bodies that could leave memory at once.
     more_to_evict: bool,
-    now: Duration,
-    /// Milliseconds since the start at the last turn of the loop; liveness is that this moves.
-    heartbeat: Arc<AtomicU64>,
-}
-
-/// What the node is made of.
-pub(crate) struct NodeParts {
-    pub(crate) config: Arc<Config>,
-    pub(crate) me: Identity,
-    pub(crate) started: Instant,
-    pub(crate) journal: JournalHandle,
-    pub(crate) checkpoints: CheckpointHandle,
-    /// Of the log as it was found.
-    pub(crate) log_bytes: u64,
-    pub(crate) upstream: Upstream,
-    pub(crate) log_reads: LogReads,
-    pub(crate) lease_requests: LeaseRequests,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) heartbeat: Arc<AtomicU64>,
+    pub(crate) now: Duration,
 }
 
 impl Node {
-    pub(crate) fn new(parts: NodeParts, recovered: Recovered) -> Self {
-        let interval = parts.config.checkpoint_bytes;
+    /// `log_bytes`: of the log as it was found. `now`: as of every later turn, since any fixed moment.
+    pub fn new(
+        now: Duration,
+        config: NodeConfig,
+        me: Identity,
+        around: Box<dyn Surroundings>,
+        shared: Arc<Shared>,
+        recovered: Recovered,
+        log_bytes: u64,
+    ) -> Self {
+        let interval = config.checkpoint_bytes;
         let mut node = Self {
-            config: parts.config,
-            me: parts.me,
-            started: parts.started,
+            config,
+            me,
             core: Core::new(0),
             out: Outputs::default(),
             arena: BytesMut::with_capacity(ARENA_BYTES),
             role: Role::Recovering,
-            journal: parts.journal,
-            upstream: parts.upstream,
-            log_reads: parts.log_reads,
-            lease_requests: parts.lease_requests,
-            clients: HashMap::new(),
+            around,
+            clients: BTreeMap::new(),
             uploads: VecDeque::new(),
             lease: None,
             recorded_sets: RecordedSets::default(),
-            checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
+            checkpoints: checkpoint::Checkpoints::new(interval, log_bytes),
             loads: Vec::new(),
             alarms: Alarms::default(),
-            shared: parts.shared,
+            shared,
             leaving: None,
             ended: false,
-            damage_noted: None,
             more_to_deliver: false,
             more_to_evict: false,
-            now: Duration::ZERO,
-            heartbeat: parts.heartbeat,
+            now,
         };
-        node.now = node.started.elapsed();
         node.become_backup(recovered);
         node
     }
 
-    /// Runs until the process is to end.
-    pub(crate) async fn run(mut self, mut events: mpsc::Receiver<Event>, mut clients: mpsc::Receiver<ClientEvent>) {
-        let mut tick = tokio::time::interval(TICK);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut event_batch = Vec::with_capacity(EVENT_BATCH);
-        let mut client_batch = Vec::with_capacity(CLIENT_BATCH);
-        while !self.ended {
-            let mut ticked = false;
-            tokio::select! {
-                biased;
-                _ = tick.tick() => ticked = true,
-                count = events.recv_many(&mut event_batch, EVENT_BATCH) => if count == 0 { break },
-                count = clients.recv_many(&mut client_batch, CLIENT_BATCH) => if count == 0 { break },
-                () = std::future::ready(()), if self.has_work() => {}
-            }
-            // Whatever has come is heard before a clock is looked at: after a pause of this process itself, peers that
-            // spoke meanwhile are not silent.
-            while event_batch.len() < EVENT_BATCH
-                && let Ok(event) = events.try_recv()
-            {
-                event_batch.push(event);
-            }
-            while client_batch.len() < CLIENT_BATCH
-                && let Ok(event) = clients.try_recv()
-            {
-                client_batch.push(event);
-            }
-            self.now = self.started.elapsed();
-            self.heartbeat.store(self.now.as_millis() as u64, Ordering::Relaxed);
-            event_batch.drain(..).for_each(|event| self.handle(event));
-            client_batch.drain(..).for_each(|event| self.handle_client(event));
-            if ticked {
-                self.handle_tick();
-            }
-            self.settle();
-            if ticked {
-                self.publish_status();
-            }
-        }
-        self.publish_status();
-        if let Some(noted) = self.damage_noted {
-            _ = noted.recv_timeout(MARK_TIMEOUT); // the loop is over: nobody waits for this thread
-        }
+    /// A turn begins. Whatever has come is to be handled before the clocks are looked at ([`Node::tick`]): after a pause of
+    /// this process itself, peers that spoke meanwhile are not silent. It ends with [`Node::settle`].
+    pub fn begin_turn(&mut self, now: Duration) {
+        self.now = now;
     }
 
-    fn handle(&mut self, event: Event) {
+    /// The process is to end: the role is given up, or handed over.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Something could be done at once, without anything happening.
+    pub fn has_work(&self) -> bool {
+        self.is_primary() && (self.more_to_deliver || self.more_to_evict) || self.wants_slice()
+    }
+
+    pub fn handle(&mut self, event: Event) {
         match event {
             Event::Journal(event) => self.handle_journal(event),
             Event::Follower(stream, event) => self.handle_follower(stream, event),
@@ -248,15 +165,13 @@ impl Node {
 
     /// Something in the log cannot be read back. The store is marked, so that this replica's next process is not counted on
     /// before it has fetched everything anew.
-    pub(super) fn end_role_damaged(&mut self, reason: String) {
-        let (noted, done) = std::sync::mpsc::channel();
-        self.journal.order(Order::MarkDamaged(noted));
-        self.damage_noted = Some(done);
+    pub(crate) fn end_role_damaged(&mut self, reason: String) {
+        self.around.mark_damaged();
         self.end_role(reason);
     }
 
     /// The disk does not do what it must: nothing is acknowledged any more, and another replica takes over.
-    fn end_role(&mut self, reason: String) {
+    pub(crate) fn end_role(&mut self, reason: String) {
         tracing::error!("{reason}");
         self.shared.set_failure(reason);
         self.close_clients("the broker's journal failed");
@@ -297,7 +212,8 @@ impl Node {
         }
     }
 
-    fn handle_tick(&mut self) {
+    /// To be called every few milliseconds.
+    pub fn tick(&mut self) {
         match &mut self.role {
             Role::Recovering => {}
             Role::Primary(_) => self.tick_primary(),
@@ -323,7 +239,7 @@ impl Node {
     }
 
     /// Carries out what the batch led to, until nothing more follows from it.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.more_to_deliver = self.is_primary() && self.core.deliver(&mut self.out);
         loop {
             self.order_loads();
@@ -345,11 +261,6 @@ impl Node {
         self.drive_checkpoint();
     }
 
-    /// Something could be done at once, without anything happening.
-    fn has_work(&self) -> bool {
-        self.is_primary() && (self.more_to_deliver || self.more_to_evict) || self.checkpoints.wants_slice()
-    }
-
     /// Messages that queues want back are read beside this thread, once they are in the log: with `durability: Replicated`
     /// what is committed may still be on its way there.
     fn order_loads(&mut self) {
@@ -357,16 +268,16 @@ impl Node {
         let Role::Primary(role) = &self.role else { return self.loads.clear() };
         let (epoch, written) = (role.primary.epoch(), role.primary.own_durable());
         for load in self.loads.extract_if(.., |load| load.indexes.last().is_none_or(|last| *last <= written)) {
-            self.log_reads.load(epoch, load);
+            self.around.load(epoch, load);
         }
     }
 
-    fn is_primary(&self) -> bool {
+    pub(crate) fn is_primary(&self) -> bool {
         matches!(self.role, Role::Primary(_))
     }
 
     /// Records that the core has made become frames: the same for the journal and for the followers.
-    fn write_records(&mut self) {
+    pub(crate) fn write_records(&mut self) {
         if self.out.records.is_empty() {
             return;
         }
@@ -387,13 +298,13 @@ impl Node {
             })
             .collect();
         self.checkpoints.note_written(frames.iter().map(Frame::len).sum());
-        self.journal.order(Order::Append(Writer::Primary(epoch), frames.clone()));
+        self.around.order(Order::Append(Writer::Primary(epoch), frames.clone()));
         role.primary.handle_appended(self.now, &frames, &mut role.outputs);
         self.note_sets(&frames);
     }
 
     /// Leaves in good order: a primary hands over first, a backup says so.
-    fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         if self.leaving.is_some() {
             return;
         }
@@ -415,14 +326,14 @@ impl Node {
         }
     }
 
-    fn become_backup(&mut self, recovered: Recovered) {
+    pub(crate) fn become_backup(&mut self, recovered: Recovered) {
         if self.leaving.is_some() {
             self.ended = true;
             return;
         }
         let config = BackupConfig {
             me: self.me.clone(),
-            replicated_only: self.config.replicated_only(),
+            replicated_only: self.config.replicated_only,
             backup_timeout: self.config.backup_timeout,
         };
         let Recovered { core, log, recorded_sets } = recovered;
@@ -437,24 +348,24 @@ impl Node {
     }
 
     /// Gives up what ran ahead of the commit: the state is read from the journal again.
-    fn recover(&mut self) {
-        self.upstream.close();
+    pub(crate) fn recover(&mut self) {
+        self.around.hang_up();
         self.give_up_checkpoint();
         self.uploads.clear(); // their connections are closed
         self.role = Role::Recovering;
         self.core = Core::new(0);
         self.out = Outputs::default();
         self.loads.clear();
-        self.journal.order(Order::Rebuild { seed: self.config.seed });
+        self.around.order(Order::Rebuild { seed: self.config.seed });
         self.publish_status();
     }
 
     /// What the frames say of the set, for a recovery without a Lease (rule 7).
-    fn note_sets(&mut self, frames: &[Frame]) {
+    pub(crate) fn note_sets(&mut self, frames: &[Frame]) {
         frames.iter().for_each(|frame| self.recorded_sets.note(frame));
     }
 
-    fn apply(&mut self, frames: &[Frame]) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, frames: &[Frame]) -> Result<(), String> {
         for frame in frames {
             let index = frame.position.index;
             let record = frame.decode_record().map_err(|error| format!("record {index}: {error}"))?;
@@ -463,7 +374,7 @@ impl Node {
         Ok(())
     }
 
-    fn epoch(&self) -> Epoch {
+    pub(crate) fn epoch(&self) -> Epoch {
         match &self.role {
             Role::Primary(role) => role.primary.epoch(),
             Role::Backup(role) => role.backup.known_epoch(),
@@ -471,27 +382,11 @@ impl Node {
         }
     }
 
-    fn last(&self) -> Position {
+    pub(crate) fn last(&self) -> Position {
         match &self.role {
             Role::Primary(role) => role.primary.last(),
             Role::Backup(role) => role.backup.history().last(),
             Role::Recovering => Position { epoch: Epoch(0), index: Index(0) },
         }
     }
-}
-
-/// Starts the core thread: a runtime of one thread, with nothing on it but the loop.
-pub(crate) fn spawn(
-    parts: NodeParts,
-    recovered: Recovered,
-    events: mpsc::Receiver<Event>,
-    clients: mpsc::Receiver<ClientEvent>,
-    ended: watch::Sender<bool>,
-) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    std::thread::Builder::new().name("core".into()).spawn(move || {
-        runtime.block_on(Node::new(parts, recovered).run(events, clients));
-        _ = ended.send(true);
-    })?;
-    Ok(())
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use understudy_journal::{CheckpointError, Finished, Obsolete, ReadError};
 use understudy_record::{BasePiece, Index, Position, QueueId};
 
-use super::{Node, Order, Role};
-use crate::checkpoint_thread::{CheckpointHandle, CheckpointId, CheckpointOrder};
+use crate::checkpoint_worker::{CheckpointId, CheckpointOrder};
+use crate::{Node, Order, Role};
 
 /// Messages read in one slice, and queues: a slice takes the core thread some tens of microseconds.
 const SLICE_MESSAGES: usize = 2000;
@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(5);
 const LOG_PER_CHECKPOINT_BYTE: u64 = 4;
 
 #[derive(Debug)]
-pub(crate) enum CheckpointEvent {
+pub enum CheckpointEvent {
     /// Written, and not in force.
     Finished(CheckpointId, Box<Finished>),
     Failed(CheckpointId, CheckpointError),
@@ -30,10 +30,10 @@ pub(crate) enum CheckpointEvent {
 
 /// The journal's answer to [`Order::Install`].
 #[derive(Debug)]
-pub(crate) struct Installed {
-    pub(crate) finished: Box<Finished>,
+pub struct Installed {
+    pub finished: Box<Finished>,
     /// The first record in the log from now on, and what is to be removed; `None` if it did not come into force.
-    pub(crate) outcome: Option<(Index, Obsolete)>,
+    pub outcome: Option<(Index, Obsolete)>,
 }
 
 #[derive(Debug)]
@@ -53,8 +53,7 @@ enum Stage {
     Installing,
 }
 
-pub(super) struct Checkpoints {
-    handle: CheckpointHandle,
+pub(crate) struct Checkpoints {
     /// Log bytes between two.
     interval: u64,
     stage: Stage,
@@ -74,10 +73,9 @@ pub(super) struct Checkpoints {
 
 impl Checkpoints {
     /// `log_bytes`: of the log as it was found.
-    pub(super) fn new(handle: CheckpointHandle, interval: u64, log_bytes: u64) -> Self {
+    pub(crate) fn new(interval: u64, log_bytes: u64) -> Self {
         let (stage, current, not_before) = (Stage::Idle, CheckpointId(0), Duration::ZERO);
         Self {
-            handle,
             interval,
             stage,
             current,
@@ -90,7 +88,7 @@ impl Checkpoints {
         }
     }
 
-    pub(super) fn note_written(&mut self, bytes: usize) {
+    pub(crate) fn note_written(&mut self, bytes: usize) {
         self.written += bytes as u64;
     }
 
@@ -114,15 +112,15 @@ impl Checkpoints {
         self.written += std::mem::take(&mut self.covered);
     }
 
-    /// There is more to read, and somebody to take it.
-    pub(super) fn wants_slice(&self) -> bool {
-        matches!(self.stage, Stage::Reading { .. }) && self.handle.has_room()
+    /// There is more to read.
+    pub(crate) fn is_reading(&self) -> bool {
+        matches!(self.stage, Stage::Reading { .. })
     }
 }
 
 impl Node {
     /// One step towards the next checkpoint, if it is time. Everything that was made has become records and frames.
-    pub(super) fn drive_checkpoint(&mut self) {
+    pub(crate) fn drive_checkpoint(&mut self) {
         let (live_bytes, short) = (self.core.message_bytes(), self.alarms.disk.is_some());
         self.checkpoints.peak_bytes = self.checkpoints.peak_bytes.max(live_bytes);
         let frees = self.checkpoints.frees(self.now, live_bytes, short);
@@ -132,15 +130,20 @@ impl Node {
             }
             self.begin_checkpoint();
         }
-        if self.checkpoints.wants_slice() {
+        if self.wants_slice() {
             self.read_slice();
         }
         if let Stage::Ready(finished) = &self.checkpoints.stage
             && finished.floor() <= self.settled_up_to()
             && let Stage::Ready(finished) = std::mem::replace(&mut self.checkpoints.stage, Stage::Installing)
         {
-            self.journal.order(Order::Install(finished));
+            self.around.order(Order::Install(finished));
         }
+    }
+
+    /// There is more to read, and somebody to take it.
+    pub(crate) fn wants_slice(&self) -> bool {
+        self.checkpoints.is_reading() && self.around.has_room_for_pieces()
     }
 
     fn may_checkpoint(&self) -> bool {
@@ -180,9 +183,9 @@ impl Node {
         checkpoints.current = CheckpointId(checkpoints.current.0 + 1);
         checkpoints.covered = std::mem::take(&mut checkpoints.written);
         checkpoints.peak_bytes = self.core.message_bytes();
-        let (handle, id) = (&checkpoints.handle, checkpoints.current);
-        handle.order(id, CheckpointOrder::Begin);
-        handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
+        let (around, id) = (&mut self.around, checkpoints.current);
+        around.checkpoint(id, CheckpointOrder::Begin);
+        around.checkpoint(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
         checkpoints.stage = Stage::Reading { sync_point, queues, before: Index(u64::MAX) };
     }
 
@@ -211,8 +214,8 @@ impl Node {
             }
         }
         let read = queues.is_empty().then_some(sync_point.index);
-        let (handle, id) = (&self.checkpoints.handle, self.checkpoints.current);
-        handle.order(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
+        let id = self.checkpoints.current;
+        self.around.checkpoint(id, CheckpointOrder::Pieces { committed: Index(0), pieces });
         if let Some(sync_point) = read {
             self.core.end_sync(sync_point);
             let retain_from = match &self.role {
@@ -223,13 +226,13 @@ impl Node {
             let floor = self.core.last_index();
             // What is being sent to clients, though its messages are gone from the pieces.
             let pinned = self.core.pinned_parts();
-            self.checkpoints.handle.order(id, CheckpointOrder::Finish { floor, retain_from, pinned });
+            self.around.checkpoint(id, CheckpointOrder::Finish { floor, retain_from, pinned });
             self.checkpoints.stage = Stage::Writing;
         }
     }
 
     /// The state it was read from is no more, or not this replica's any longer.
-    pub(super) fn give_up_checkpoint(&mut self) {
+    pub(crate) fn give_up_checkpoint(&mut self) {
         let checkpoints = &mut self.checkpoints;
         match std::mem::replace(&mut checkpoints.stage, Stage::Idle) {
             Stage::Idle => return,
@@ -239,22 +242,22 @@ impl Node {
                 return;
             }
             Stage::Reading { sync_point, .. } => {
-                checkpoints.handle.give_up(checkpoints.current);
+                self.around.give_up_checkpoint(checkpoints.current);
                 self.core.end_sync(sync_point.index);
             }
-            Stage::Writing => checkpoints.handle.give_up(checkpoints.current),
-            Stage::Ready(finished) => checkpoints.handle.order(checkpoints.current, CheckpointOrder::Discard(finished)),
+            Stage::Writing => self.around.give_up_checkpoint(checkpoints.current),
+            Stage::Ready(finished) => self.around.checkpoint(checkpoints.current, CheckpointOrder::Discard(finished)),
         }
         checkpoints.note_failed();
     }
 
-    pub(super) fn handle_checkpoint(&mut self, event: CheckpointEvent) {
+    pub(crate) fn handle_checkpoint(&mut self, event: CheckpointEvent) {
         match event {
             CheckpointEvent::Finished(id, finished) => {
                 if id == self.checkpoints.current && matches!(self.checkpoints.stage, Stage::Writing) {
                     self.checkpoints.stage = Stage::Ready(finished);
                 } else {
-                    self.checkpoints.handle.order(id, CheckpointOrder::Discard(finished));
+                    self.around.checkpoint(id, CheckpointOrder::Discard(finished));
                 }
             }
             CheckpointEvent::Failed(id, error) => {
@@ -286,7 +289,7 @@ impl Node {
         }
     }
 
-    pub(super) fn handle_installed(&mut self, installed: Installed) {
+    pub(crate) fn handle_installed(&mut self, installed: Installed) {
         let Installed { finished, outcome } = installed;
         let id = self.checkpoints.current;
         if matches!(self.checkpoints.stage, Stage::Installing) {
@@ -295,7 +298,7 @@ impl Node {
         let Some((first, obsolete)) = outcome else {
             self.checkpoints.note_failed();
             self.checkpoints.not_before = self.now + RETRY;
-            self.checkpoints.handle.order(id, CheckpointOrder::Discard(finished));
+            self.around.checkpoint(id, CheckpointOrder::Discard(finished));
             return;
         };
         self.checkpoints.covered = 0;
@@ -311,6 +314,6 @@ impl Node {
             Role::Backup(role) => role.backup.handle_log_start(first, finished.floor()),
         }
         self.shared.checkpoints.add(finished.bytes, finished.moved_bytes);
-        self.checkpoints.handle.order(id, CheckpointOrder::Remove(obsolete));
+        self.around.checkpoint(id, CheckpointOrder::Remove(obsolete));
     }
 }

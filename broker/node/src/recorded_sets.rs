@@ -9,11 +9,11 @@ use understudy_record::{Frame, Index, Member};
 const MAX_SETS: usize = 1024;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RecordedSets(VecDeque<(Index, Vec<Member>)>);
+pub struct RecordedSets(VecDeque<(Index, Vec<Member>)>);
 
 impl RecordedSets {
     /// Takes note of what a frame of the log says.
-    pub(crate) fn note(&mut self, frame: &Frame) {
+    pub fn note(&mut self, frame: &Frame) {
         let Some(set) = frame.in_sync_set() else { return };
         if self.0.len() == MAX_SETS {
             self.0.pop_front();
@@ -22,20 +22,20 @@ impl RecordedSets {
     }
 
     /// The log was cut after `index`.
-    pub(crate) fn cut_after(&mut self, index: Index) {
+    pub fn cut_after(&mut self, index: Index) {
         self.0.retain(|(at, _)| *at <= index);
     }
 
-    pub(crate) fn latest(&self) -> &[Member] {
+    pub fn latest(&self) -> &[Member] {
         self.0.back().map_or(&[], |(_, set)| set)
     }
 
-    pub(crate) fn as_of(&self, index: Index) -> &[Member] {
+    pub fn as_of(&self, index: Index) -> &[Member] {
         self.0.iter().rev().find(|(at, _)| *at <= index).map_or(&[], |(_, set)| set)
     }
 
     /// Keeps what a checkpoint of `sync_point`, or a later one, needs.
-    pub(crate) fn forget_before(&mut self, sync_point: Index) {
+    pub fn forget_before(&mut self, sync_point: Index) {
         while self.0.get(1).is_some_and(|(at, _)| *at <= sync_point) {
             self.0.pop_front();
         }
