@@ -9,7 +9,7 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=m
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean
+.PHONY: help demo test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +24,15 @@ test: unit clients ## All tests that need no cluster
 
 unit: need ## The Rust tests
 	$(CARGO) test --workspace --locked --quiet
+
+SEEDS ?= 0..2000
+SIM = $(CARGO) run --release --locked --quiet -p understudy-sim --features variants --
+
+sim: need ## The cluster in simulated time: SEEDS=FROM..TO; exits with 1 if a rule is broken, and says how to replay it
+	$(SIM) $(SEEDS) $(SIM_ARGS)
+
+sim-broken: need ## Each rule broken on purpose: the simulator has to notice
+	$(SIM) 0..4000 --broken
 
 clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
 	e2e/clients/run

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use tokio::sync::mpsc::Sender;
 use understudy_election::{
-    Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
+    Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide, whom_to_follow,
 };
 use understudy_lease::LeaseStore;
 use understudy_proto::control_client::ControlClient;
@@ -18,7 +18,7 @@ use understudy_record::ReplicaName;
 
 use crate::config::Config;
 use crate::peers::{Tls, status_to_wire};
-use understudy_node::{Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
+use understudy_node::{ControlEvent, Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
 
 /// How often a backup without a primary looks around.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -74,6 +74,9 @@ impl BackupElector {
     async fn act(&self, tracker: &LeaseTracker, known: &BTreeMap<ReplicaName, Known>, status: &NodeStatus) {
         let now = self.started.elapsed();
         let Some(view) = self.view(now, tracker, known, status) else { return };
+        if let Some((epoch, primary)) = whom_to_follow(&view) {
+            _ = self.events.send(Event::Control(ControlEvent::Follow(epoch, primary))).await;
+        }
         let (written, what) = match decide(now, &view) {
             Decision::Wait { .. } => return,
             Decision::Blocked { reason } => {

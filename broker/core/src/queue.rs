@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Index, Message, QueueId, QueueSpec};
 
 use crate::ahead::Window;
@@ -167,7 +168,9 @@ impl Queue {
     pub(crate) fn remove(&mut self, index: Index) -> Option<Entry> {
         let Some(entry) = self.entries.remove(index.0) else {
             if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point) {
-                backlog.gone.insert(index);
+                if !is_broken(Variant::ForgetEarlyDequeue) {
+                    backlog.gone.insert(index);
+                }
             }
             return None;
         };

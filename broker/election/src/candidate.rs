@@ -4,6 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Identity, Member};
 
 use crate::Lease;
@@ -26,6 +27,7 @@ impl<'a> Muster<'a> {
         for member in lease.in_sync() {
             let lost = |why| LostMember { member: member.clone(), why };
             match view.heard(&member.name) {
+                _ if is_broken(Variant::ElectOutsider) => {}
                 None if view.spec.replicas.contains(&member.name) => muster.away.push(member),
                 None => muster.lost.push(lost(LostWhy::Removed)),
                 Some(report) if !member.is(&report.identity) => muster.lost.push(lost(not_the_member(member, report))),
@@ -33,6 +35,11 @@ impl<'a> Muster<'a> {
                 Some(report) if Some(&report.identity) == lease.holder() => muster.away.push(member),
                 Some(report) => muster.electable.push(report),
             }
+        }
+        if is_broken(Variant::ElectOutsider) {
+            let clean =
+                |report: &&Report| report.state == StoreState::Clean && Some(&report.identity) != lease.holder();
+            muster.electable = view.all_heard().filter(clean).collect();
         }
         muster
     }

@@ -20,6 +20,6 @@ pub use lease::{
 pub use reason::{
     BlockedReason, CreateReason, FORCE_RECOVERY_ANNOTATION, FailoverReason, LostMember, LostWhy, WaitReason,
 };
-pub use recovery::RECOVERY_EPOCH_GAP;
+pub use recovery::{RECOVERY_EPOCH_GAP, whom_to_follow};
 pub use tracker::{LeaseTracker, Observed, Register};
 pub use view::{Contact, Elector, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::candidate::{best, not_the_member};
 use crate::decide::Decision;
 use crate::reason::{BlockedReason, CreateReason, LostMember, LostWhy, WaitReason};
 use crate::view::{Report, Role, StoreState, View};
-use crate::{Lease, NotElectable};
+use crate::{Lease, NotElectable, Register};
 
 /// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
 /// having heard of it; its epoch must not be used twice. Elections take seconds, so a hundred unheard ones are out of reach.
@@ -20,7 +21,7 @@ pub(crate) fn decide_without_lease(view: &View, last: Option<&Lease>) -> Decisio
     let heard: Vec<&Report> = view.all_heard().collect();
     let unheard: Vec<ReplicaName> =
         view.spec.replicas.iter().filter(|name| view.heard(name).is_none()).cloned().collect();
-    if !view.spec.forced {
+    if !view.spec.forced && !is_broken(Variant::RecoverFromSome) {
         if let Some(reason) = living_primary(&heard) {
             return Decision::Wait { reason, until: None };
         }
@@ -43,6 +44,17 @@ fn living_primary(heard: &[&Report]) -> Option<WaitReason> {
         }
         Role::Lost { .. } | Role::Idle => None,
     })
+}
+
+/// Without a Lease nobody is told whom to follow, and a primary makes it anew only once it hears every member of its set. So a
+/// backup goes by what replicas say of themselves: following is safe whoever it is, since epochs fence (rule 2).
+pub fn whom_to_follow(view: &View) -> Option<(Epoch, ReplicaName)> {
+    let Register::Absent { .. } = view.register else { return None };
+    let primaries = view.all_heard().filter_map(|report| match report.role {
+        Role::Primary { epoch, .. } => Some((epoch, report.identity.name.clone())),
+        Role::Hears { .. } | Role::Lost { .. } | Role::Idle => None,
+    });
+    primaries.max()
 }
 
 fn is_new(report: &Report) -> bool {

@@ -23,7 +23,7 @@ pub struct SimStorage {
 }
 
 /// What goes wrong next.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     /// Power fails during the change (write, sync, create, rename, remove, truncate) that is the n-th from now, from 0.
     pub power_loss_at: Option<u64>,
@@ -82,6 +82,11 @@ impl SimStorage {
     pub fn set_faults(&self, faults: Faults) {
         self.disk().faults = faults;
         self.changed.notify_all();
+    }
+
+    /// Whether anything is to go wrong still, or a place is short.
+    pub fn has_faults(&self) -> bool {
+        self.disk().faults != Faults::default()
     }
 
     /// How many changes (writes, syncs, creations …) there have been: the points at which power may fail.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Identity, ReplicaName};
 use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
 
@@ -50,10 +51,11 @@ impl Node {
         let Role::Backup(role) = &mut self.role else { return };
         let Some((lease, version)) = &self.lease else { return };
         let Some(holder) = lease.holder() else { return };
-        if *holder == self.me {
+        let resumes = is_broken(Variant::ResumeOldRole) && holder.store == self.me.store;
+        if *holder == self.me || resumes {
             // Rule 8: this process, not its name. An earlier process's role is nobody's until an election.
             let (lease, version) = (lease.clone(), version.clone());
-            if self.leaving.is_none() && lease.epoch() > role.backup.history().last().epoch {
+            if self.leaving.is_none() && (lease.epoch() > role.backup.history().last().epoch || resumes) {
                 self.become_primary(lease, version);
             }
             return;
@@ -68,6 +70,16 @@ impl Node {
         if role.link.is_some() {
             self.drop_upstream(true);
         }
+        self.tick_backup();
+    }
+
+    /// Without a Lease, what a primary says of itself: it makes the Lease anew once it hears every member (rule 7).
+    pub(crate) fn follow_unleased(&mut self, epoch: Epoch, primary: ReplicaName) {
+        let Role::Backup(role) = &mut self.role else { return };
+        if self.lease.is_some() || role.link.is_some() || epoch < role.backup.known_epoch() || primary == self.me.name {
+            return;
+        }
+        role.target = Some((epoch, primary));
         self.tick_backup();
     }
 

@@ -216,6 +216,8 @@ pub enum ControlEvent {
         to: Option<ReplicaName>,
         reply: oneshot::Sender<Result<(), String>>,
     },
+    /// There is no Lease, and this replica says that it is the primary of that epoch.
+    Follow(Epoch, ReplicaName),
     /// Leave in good order, then end.
     Shutdown,
 }

@@ -17,6 +17,7 @@ pub const READ_BYTES: usize = 1 << 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Part of a queue's backlog on its way to a follower.
+#[derive(Debug)]
 pub struct ChunkToSend {
     pub queue: QueueId,
     pub sync_point: Position,

@@ -112,6 +112,11 @@ impl Node {
         self.now = now;
     }
 
+    /// The state, for comparison.
+    pub fn core(&self) -> &Core {
+        &self.core
+    }
+
     /// The process is to end: the role is given up, or handed over.
     pub fn has_ended(&self) -> bool {
         self.ended
@@ -132,6 +137,7 @@ impl Node {
             Event::Control(ControlEvent::HandOver { epoch, to, reply }) => {
                 _ = reply.send(self.hand_over(epoch, to));
             }
+            Event::Control(ControlEvent::Follow(epoch, primary)) => self.follow_unleased(epoch, primary),
             Event::Control(ControlEvent::Shutdown) => self.leave(),
             // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
             Event::Alarms(alarms) => self.alarms = alarms,

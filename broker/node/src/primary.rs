@@ -7,6 +7,7 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{
     Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName,
 };
@@ -123,7 +124,11 @@ impl Node {
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
-        let keeper = LeaseKeeper::new(self.now, self.me.clone(), lease, version, self.config.lease_duration);
+        let holder = match lease.holder() {
+            Some(holder) if is_broken(Variant::ResumeOldRole) => holder.clone(),
+            _ => self.me.clone(),
+        };
+        let keeper = LeaseKeeper::new(self.now, holder, lease, version, self.config.lease_duration);
         self.role = Role::Primary(Box::new(PrimaryRole {
             primary,
             keeper,
@@ -147,6 +152,9 @@ impl Node {
     /// Another primary exists, or may (rule 5): clients are closed, and what ran ahead of the commit is forgotten.
     pub(crate) fn demote(&mut self, epoch: Epoch, holder: Option<&Identity>) {
         let Role::Primary(_) = &self.role else { return };
+        if is_broken(Variant::IgnoreDemotion) {
+            return;
+        }
         let successor = holder.map_or_else(|| "another replica".to_owned(), |holder| holder.name.to_string());
         tracing::warn!(%epoch, %successor, "primary no longer");
         self.close_clients(&format!("{successor} is the primary now"));

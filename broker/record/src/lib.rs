@@ -9,6 +9,7 @@ mod body;
 mod frame;
 mod ids;
 mod record;
+pub mod variant;
 mod wire;
 
 pub use alarms::{Alarms, Shortage};

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Index, Member};
 
 /// Stores, and with `durability: Replicated` their processes: an acknowledgement counts for what gave it, never for a
@@ -94,7 +95,8 @@ impl Commit {
 
     /// Every member that commits wait for, the primary included.
     pub fn counted(&self) -> impl Iterator<Item = &Member> {
-        self.in_force.iter().chain(self.proposed.iter().flatten()).chain(&self.awaited)
+        let before = self.proposed.as_ref().filter(|_| is_broken(Variant::ConfirmBeforeShrink));
+        before.unwrap_or(&self.in_force).iter().chain(self.proposed.iter().flatten()).chain(&self.awaited)
     }
 
     /// `member` (the primary itself included) has made everything up to `index` durable. An acknowledgement given under
@@ -141,7 +143,7 @@ impl Commit {
     pub fn propose_awaited(&mut self) -> Result<InSyncSet, ProposeError> {
         let Some(newcomer) = &self.awaited else { return Err(ProposeError::NoChange) };
         let (durable, needed) = (self.durable_on(newcomer), self.committed.max(self.epoch_start));
-        if durable < needed {
+        if durable < needed && !is_broken(Variant::AdmitTooEarly) {
             return Err(ProposeError::NotCaughtUp { durable, needed });
         }
         let mut set = self.in_force.clone();
@@ -149,6 +151,12 @@ impl Commit {
         let set = self.propose(set)?;
         self.awaited = None; // it counts as a member of the proposed set now
         Ok(set)
+    }
+
+    /// Of a broken rule 6 alone: the set as if the Lease had been changed.
+    pub(crate) fn pretend_without(&mut self, leavers: &InSyncSet) {
+        self.in_force.retain(|member| !leavers.contains(member));
+        self.proposed = None;
     }
 
     /// `true` if a proposal was outstanding: its outcome is settled now.

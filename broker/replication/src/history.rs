@@ -1,6 +1,7 @@
 //! Which epoch wrote which part of the log. Two logs that agree on a position agree on everything before it, since one
 //! primary writes an epoch and starts from a log that holds the earlier ones.
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Index, Position};
 
 /// Where each epoch began, oldest first, and where the log ends.
@@ -56,6 +57,9 @@ impl History {
 
     /// The highest index up to which both logs hold the same records.
     pub fn common_prefix(&self, other: &Self) -> Index {
+        if is_broken(Variant::KeepTail) {
+            return self.last.min(other.last);
+        }
         let shared = self.starts.iter().zip(&other.starts).take_while(|(ours, theirs)| ours == theirs).count();
         if shared == 0 {
             return Index(0);

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use understudy_election::{Lease, NotHolder, Version};
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Identity};
 
 use crate::commit::{InSyncSet, SwapOutcome};
@@ -204,6 +205,9 @@ impl LeaseKeeper {
             // that one succeeds, and the unanswered one never will, or the version has moved and is read (rule 3).
             LeaseAnswer::Unknown(reason) => {
                 self.not_before = now + RETRY;
+                if is_broken(Variant::UnknownIsRefused) && self.wanted.take().is_some() {
+                    out.push(KeeperOutput::Outcome(SwapOutcome::Refused));
+                }
                 out.push(KeeperOutput::Trouble(format!("the Lease could not be read or written: {reason}")));
             }
             LeaseAnswer::Refused(reason) => {

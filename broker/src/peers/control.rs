@@ -64,8 +64,13 @@ impl wire::control_server::Control for ControlService {
         Ok(Response::new(wire::PromoteReply {}))
     }
 
-    async fn follow(&self, _: Request<wire::FollowRequest>) -> Result<Response<wire::FollowReply>, Status> {
+    async fn follow(&self, request: Request<wire::FollowRequest>) -> Result<Response<wire::FollowReply>, Status> {
         self.read_lease().await?;
+        let request = request.into_inner();
+        if let Some(primary) = convert::replica_name(&request.primary) {
+            let event = ControlEvent::Follow(Epoch(request.epoch), primary); // of use where there is no Lease
+            self.events.send(Event::Control(event)).await.map_err(|_| Status::unavailable("the broker is ending"))?;
+        }
         Ok(Response::new(wire::FollowReply {}))
     }
 

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Identity, Member};
 
 use super::{JOIN_LAG_BYTES, Lost, Primary, PrimaryOutput};
@@ -18,6 +19,10 @@ impl Primary {
             true => _ = self.isolated_since.get_or_insert(now),
             // Every member of every set that may be in force acknowledges: nobody else was elected.
             false => self.isolated_since = None,
+        }
+        if is_broken(Variant::ShrinkWithoutLease) && self.isolated_since.is_some() {
+            self.commit.pretend_without(&leavers);
+            return;
         }
         self.judge_isolation(now, out);
         if leavers.is_empty() || self.leaving {
@@ -66,7 +71,8 @@ impl Primary {
         let ready = self.followers.values().find(|follower| {
             let durable = self.commit.durable_on(&follower.member);
             let current = follower.next == end && follower.in_flight_bytes <= JOIN_LAG_BYTES;
-            let whole = follower.floor.is_some_and(|floor| durable >= floor) && durable >= self.commit.epoch_start();
+            let whole = follower.floor.is_some_and(|floor| durable >= floor) && durable >= self.commit.epoch_start()
+                || is_broken(Variant::AdmitTooEarly);
             // A name stands once in a set: its earlier store has to leave before this one joins.
             current && whole && !self.commit.counted().any(|member| member.name == follower.member.name)
         });

@@ -10,6 +10,7 @@ mod streams;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
 use crate::commit::{Commit, InSyncSet, SwapOutcome};
@@ -128,6 +129,10 @@ pub struct Primary {
     /// Appended, and not on the own disk yet.
     undurable_bytes: usize,
     followers: BTreeMap<StreamId, Follower>,
+    /// The own journal has reported under this epoch, so that it will be known here after any crash (rule 2).
+    epoch_is_durable: bool,
+    /// Who came before that.
+    early: BTreeMap<StreamId, (Hello, u64)>,
     /// Members without a live stream.
     lost: BTreeMap<Member, Lost>,
     next_sync: u64,
@@ -167,6 +172,8 @@ impl Primary {
             uncommitted_bytes: 0,
             undurable_bytes: 0,
             followers: BTreeMap::new(),
+            epoch_is_durable: false,
+            early: BTreeMap::new(),
             lost,
             next_sync: 1,
             awaiting_since: now,
@@ -291,6 +298,10 @@ impl Primary {
         if epoch != self.epoch {
             return;
         }
+        self.epoch_is_durable = true;
+        for (stream, (hello, live_messages)) in std::mem::take(&mut self.early) {
+            self.handle_hello(now, stream, &hello, live_messages, out);
+        }
         let index = index.max(self.own_durable);
         let after = self.own_durable.max(self.commit.epoch_start().previous());
         self.undurable_bytes = self.undurable_bytes.saturating_sub(self.recent.bytes_between(after, index));
@@ -308,13 +319,19 @@ impl Primary {
         live_messages: u64,
         out: &mut Vec<PrimaryOutput>,
     ) {
-        if hello.epoch > self.epoch {
+        if hello.epoch > self.epoch && !is_broken(Variant::TakeOldEpoch) {
             self.refuse(stream, "the follower knows a higher epoch", out);
             out.push(PrimaryOutput::Demote { epoch: hello.epoch });
             return;
         }
         if hello.follower.name == self.config.me.name {
             self.refuse(stream, "the follower has this primary's own name", out);
+            return;
+        }
+        // Rule 2: nothing leaves under an epoch that a crash would make this store forget. An epoch that only others knew of
+        // could be given out again, once the Lease is gone.
+        if !self.epoch_is_durable && !is_broken(Variant::SendBeforeEpoch) {
+            self.early.insert(stream, (hello.clone(), live_messages));
             return;
         }
         self.drop_streams_of(now, &hello.follower, out);
@@ -438,6 +455,7 @@ impl Primary {
     }
 
     pub fn handle_stream_closed(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
+        self.early.remove(&stream);
         if let Some(follower) = self.followers.remove(&stream) {
             self.mark_lost(now, follower.member, self.reset_grace());
         }

@@ -1,0 +1,461 @@
+//! Clients: publishers with confirms, consumers that acknowledge, return and hold, one that purges, and at the end those who
+//! drain what is left. They reconnect when they are closed, and know only what they were told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::Rng;
+use tokio::sync::mpsc;
+use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Effect, EffectKind, Publish};
+use understudy_node::{ClientEvent, Door, Outbox, Outgoing, Upload, effect_cost};
+use understudy_record::{Body, ShortStr};
+
+use crate::ledger::{FANOUT, MARKS, MessageId, PILE, QUEUES, WORK};
+use crate::machine::ClientEnd;
+use crate::network::Place;
+use crate::witness::message_id;
+use crate::world::{ForProcess, Happening, World};
+
+const CHANNEL: ChannelId = ChannelId(1);
+
+/// What one publisher may have unconfirmed.
+const WINDOW: usize = 40;
+const PREFETCH: u16 = 8;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Publisher,
+    Consumer(&'static str),
+    Purger,
+    Drainer(&'static str),
+}
+
+#[derive(Debug)]
+pub(crate) enum ClientStep {
+    Connect,
+    Publish(ConnectionId),
+    Settle(ConnectionId, u64, MessageId),
+    Mark(ConnectionId),
+    Purge(ConnectionId),
+    /// What the broker said reaches the client.
+    Hears(ConnectionId, Outgoing),
+    /// The connection broke.
+    Lost(ConnectionId),
+}
+
+pub(crate) struct Client {
+    pub(crate) kind: Kind,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) stopped: bool,
+    /// A confirm or a delivery has come since the calm began, or, of a drainer, its queue is empty.
+    pub(crate) content: bool,
+}
+
+pub(crate) struct Connection {
+    pub(crate) id: ConnectionId,
+    place: Place,
+    up_at: Duration,
+    pub(crate) down_at: Duration,
+    next_tag: u64,
+    unconfirmed: BTreeMap<u64, MessageId>,
+    /// Acknowledged since the last mark.
+    acked: Vec<MessageId>,
+    marks: BTreeMap<u64, Vec<MessageId>>,
+    purging: Option<Vec<MessageId>>,
+    /// Delivered and not acknowledged or returned.
+    outstanding: BTreeMap<u64, MessageId>,
+    /// Of those, how many are held for as long as the connection lives.
+    held: usize,
+}
+
+impl Client {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self { kind, connection: None, stopped: false, content: false }
+    }
+
+    fn queue(&self) -> &'static str {
+        match self.kind {
+            Kind::Consumer(queue) | Kind::Drainer(queue) => queue,
+            Kind::Publisher | Kind::Purger => PILE,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn client_step(&mut self, client: usize, step: ClientStep) -> Result<(), String> {
+        match step {
+            ClientStep::Connect => self.connect_client(client),
+            ClientStep::Publish(id) => self.publish(client, id),
+            ClientStep::Settle(id, tag, message) => self.settle_delivery(client, id, tag, message),
+            ClientStep::Mark(id) => self.mark(client, id),
+            ClientStep::Purge(id) => self.purge(client, id),
+            ClientStep::Hears(id, outgoing) => return self.client_hears(client, id, outgoing),
+            ClientStep::Lost(id) => self.client_lost(client, id),
+        }
+        Ok(())
+    }
+
+    fn connect_client(&mut self, client: usize) {
+        if self.clients[client].connection.is_some() || self.clients[client].stopped {
+            return;
+        }
+        let now = self.schedule.now;
+        let serving = (0..self.machines.len()).find(|&machine| {
+            let process = self.machines[machine].process.as_ref();
+            process.is_some_and(|process| *process.shared.door.borrow() == Door::Here)
+        });
+        let anyone = self.rng.random_range(0..self.machines.len());
+        let machine = serving.filter(|_| self.rng.random_bool(0.9)).unwrap_or(anyone);
+        let Some(process) = &mut self.machines[machine].process else {
+            return self.later_client(client, ClientStep::Connect, 5..150);
+        };
+        let id = ConnectionId(self.network.number());
+        let (sender, outgoing) = mpsc::unbounded_channel();
+        let pending_bytes = Arc::new(AtomicUsize::new(0));
+        let congested = Arc::new(AtomicBool::new(false));
+        let upload = Arc::new(Upload::beside(&Arc::default()));
+        let outbox = Outbox { sender, pending_bytes: pending_bytes.clone(), congested: congested.clone(), upload };
+        process.outboxes.insert(id, ClientEnd { client, outgoing, pending_bytes, congested });
+        let place = Place { machine, process: process.key };
+        self.clients[client].connection = Some(Connection {
+            id,
+            place,
+            up_at: now,
+            down_at: now,
+            next_tag: 0,
+            unconfirmed: BTreeMap::new(),
+            acked: Vec::new(),
+            marks: BTreeMap::new(),
+            purging: None,
+            outstanding: BTreeMap::new(),
+            held: 0,
+        });
+        let info = ConnectionInfo { user: "guest".into(), consumer_cancel_notify: true };
+        self.client_event(client, ClientEvent::Opened { id, info, outbox });
+        self.say(client, vec![Command::ChannelOpen, Command::ConfirmSelect { no_wait: true }]);
+        let text = ShortStr::from_static;
+        let mut topology: Vec<Command> = QUEUES.into_iter().map(declare).collect();
+        topology.push(Command::ExchangeDeclare {
+            name: text(FANOUT),
+            kind: text("fanout"),
+            passive: false,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            no_wait: true,
+            arguments: Bytes::new(),
+        });
+        topology.extend(WORK.into_iter().map(|queue| Command::QueueBind {
+            queue: text(queue),
+            exchange: text(FANOUT),
+            routing_key: ShortStr::EMPTY,
+            no_wait: true,
+            arguments: Bytes::new(),
+        }));
+        self.say(client, topology);
+        match self.clients[client].kind {
+            Kind::Publisher => self.later_client(client, ClientStep::Publish(id), 1..20),
+            Kind::Consumer(queue) => {
+                let limit = Command::BasicQos { prefetch_size: 0, prefetch_count: PREFETCH, global: false };
+                let consume = Command::BasicConsume {
+                    queue: text(queue),
+                    consumer_tag: text("consumer"),
+                    no_local: false,
+                    no_ack: false,
+                    exclusive: false,
+                    no_wait: true,
+                    arguments: Bytes::new(),
+                };
+                self.say(client, vec![limit, consume]);
+                self.later_client(client, ClientStep::Mark(id), 100..300);
+            }
+            Kind::Purger => self.later_client(client, ClientStep::Purge(id), 200..1500),
+            Kind::Drainer(queue) => self.say(client, vec![Command::BasicGet { queue: text(queue), no_ack: false }]),
+        }
+    }
+
+    fn later_client(&mut self, client: usize, step: ClientStep, millis: std::ops::Range<u64>) {
+        let delay = Duration::from_micros(self.rng.random_range(millis.start * 1000..millis.end * 1000));
+        self.schedule.after(delay, Happening::Client(client, step));
+    }
+
+    /// Towards the broker, in order.
+    fn client_event(&mut self, client: usize, event: ClientEvent) {
+        let delay = self.delay();
+        let now = self.schedule.now;
+        let Some(connection) = &mut self.clients[client].connection else { return };
+        connection.up_at = connection.up_at.max(now + delay);
+        let (at, place) = (connection.up_at, connection.place);
+        self.schedule.at(at, Happening::To(place, ForProcess::Client(event)));
+    }
+
+    fn say(&mut self, client: usize, commands: Vec<Command>) {
+        let Some(connection) = &self.clients[client].connection else { return };
+        let commands = commands.into_iter().map(|command| (CHANNEL, command)).collect();
+        self.client_event(client, ClientEvent::Commands { id: connection.id, commands });
+    }
+
+    /// The client's connection, if it is still that one.
+    fn connection(&mut self, client: usize, id: ConnectionId) -> Option<&mut Connection> {
+        self.clients[client].connection.as_mut().filter(|connection| connection.id == id)
+    }
+
+    fn publish(&mut self, client: usize, id: ConnectionId) {
+        if self.clients[client].stopped {
+            return;
+        }
+        let Some(connection) = self.connection(client, id) else { return };
+        let full = connection.unconfirmed.len() >= WINDOW;
+        if !full {
+            let (exchange, key, queues): (&str, &str, &[&'static str]) = match self.rng.random_range(0..10) {
+                0 | 1 => (FANOUT, "", &WORK),
+                2 | 3 => ("", PILE, &[PILE]),
+                n if n % 2 == 0 => ("", WORK[0], &WORK[..1]),
+                _ => ("", WORK[1], &WORK[1..]),
+            };
+            self.send(client, exchange, key, queues);
+        }
+        let every = self.plan.publish_every.as_millis() as u64;
+        self.later_client(client, ClientStep::Publish(id), every / 2..every * 3 / 2 + 1);
+    }
+
+    /// Returns the publish's tag.
+    fn send(
+        &mut self,
+        client: usize,
+        exchange: &'static str,
+        key: &'static str,
+        queues: &[&'static str],
+    ) -> Option<u64> {
+        let message = self.ledger.publish(queues);
+        let mut body = message.to_le_bytes().to_vec();
+        body.resize(8 + self.rng.random_range(0..self.plan.largest_body), 0x2e);
+        let connection = self.clients[client].connection.as_mut()?;
+        connection.next_tag += 1;
+        let tag = connection.next_tag;
+        connection.unconfirmed.insert(tag, message);
+        self.say(
+            client,
+            vec![Command::BasicPublish(Publish {
+                exchange: ShortStr::from_static(exchange),
+                routing_key: ShortStr::from_static(key),
+                mandatory: false,
+                immediate: false,
+                properties: persistent(),
+                body: Body::new(body.into()),
+            })],
+        );
+        Some(tag)
+    }
+
+    fn settle_delivery(&mut self, client: usize, id: ConnectionId, tag: u64, message: MessageId) {
+        let queue = self.clients[client].queue();
+        let returns = self.rng.random_bool(0.1) && matches!(self.clients[client].kind, Kind::Consumer(_));
+        let Some(connection) = self.connection(client, id) else { return };
+        connection.outstanding.remove(&tag);
+        let delivery_tag = DeliveryTag(tag);
+        if returns {
+            self.ledger.return_it(message, queue);
+            self.say(client, vec![Command::BasicReject { delivery_tag, requeue: true }]);
+        } else {
+            connection.acked.push(message);
+            self.say(client, vec![Command::BasicAck { delivery_tag, multiple: false }]);
+        }
+    }
+
+    /// What was acknowledged so far is settled once a later publish of this channel is confirmed.
+    fn mark(&mut self, client: usize, id: ConnectionId) {
+        let Some(connection) = self.connection(client, id) else { return };
+        let acked = std::mem::take(&mut connection.acked);
+        if !acked.is_empty()
+            && let Some(tag) = self.send(client, "", MARKS, &[MARKS])
+            && let Some(connection) = self.connection(client, id)
+        {
+            connection.marks.insert(tag, acked);
+        }
+        self.later_client(client, ClientStep::Mark(id), 50..300);
+    }
+
+    fn purge(&mut self, client: usize, id: ConnectionId) {
+        if self.clients[client].stopped || self.connection(client, id).is_none() {
+            return;
+        }
+        let sure = self.ledger.purge_begins();
+        if let Some(connection) = self.connection(client, id) {
+            connection.purging = Some(sure);
+        }
+        self.say(client, vec![Command::QueuePurge { queue: ShortStr::from_static(PILE), no_wait: false }]);
+    }
+
+    fn client_hears(&mut self, client: usize, id: ConnectionId, outgoing: Outgoing) -> Result<(), String> {
+        if self.connection(client, id).is_none() {
+            return Ok(());
+        }
+        match outgoing {
+            Outgoing::Effects(effects) => {
+                for effect in effects {
+                    self.client_hears_effect(client, id, effect)?;
+                }
+            }
+            Outgoing::Force(_) => self.client_lost(client, id),
+            Outgoing::ChannelOpenOk(_) | Outgoing::ChannelCloseOk(_) => {}
+        }
+        Ok(())
+    }
+
+    fn client_hears_effect(&mut self, client: usize, id: ConnectionId, effect: Effect) -> Result<(), String> {
+        let Some(connection) = self.connection(client, id) else { return Ok(()) };
+        match effect.kind {
+            EffectKind::PublisherAck { delivery_tag, multiple } => {
+                let tag = delivery_tag.0;
+                let tags: Vec<u64> = match multiple {
+                    true => connection.unconfirmed.range(..=tag).map(|(tag, _)| *tag).collect(),
+                    false => vec![tag],
+                };
+                for tag in tags {
+                    let Some(connection) = self.connection(client, id) else { break };
+                    let settled = connection.marks.remove(&tag).unwrap_or_default();
+                    if let Some(message) = connection.unconfirmed.remove(&tag) {
+                        self.ledger.confirm(message);
+                    }
+                    let queue = self.clients[client].queue();
+                    settled.into_iter().for_each(|message| self.ledger.settle(message, queue));
+                }
+                self.clients[client].content |= self.is_calm;
+            }
+            EffectKind::PublisherNack { .. } => return Err("a publish was refused".into()),
+            EffectKind::BasicDeliver { delivery_tag, redelivered, message, .. } => {
+                let queue = self.clients[client].queue();
+                let number = message_id(&message.body).ok_or("a message of nobody")?;
+                self.ledger.deliver(number, queue, redelivered)?;
+                let holds = self.rng.random_bool(0.02);
+                let Some(connection) = self.connection(client, id) else { return Ok(()) };
+                connection.outstanding.insert(delivery_tag.0, number);
+                if holds && connection.held + 2 < PREFETCH.into() {
+                    connection.held += 1;
+                } else {
+                    let step = ClientStep::Settle(id, delivery_tag.0, number);
+                    self.later_client(client, step, 0..30);
+                }
+            }
+            EffectKind::BasicGetOk { delivery_tag, redelivered, message, .. } => {
+                let queue = self.clients[client].queue();
+                let number = message_id(&message.body).ok_or("a message of nobody")?;
+                self.ledger.deliver(number, queue, redelivered)?;
+                let ack = Command::BasicAck { delivery_tag, multiple: false };
+                let next = Command::BasicGet { queue: ShortStr::from_static(queue), no_ack: false };
+                self.say(client, vec![ack, next]);
+            }
+            EffectKind::BasicGetEmpty => self.clients[client].content = true,
+            EffectKind::QueuePurgeOk { .. } => {
+                let sure = connection.purging.take().unwrap_or_default();
+                self.ledger.purge_may_take_all();
+                self.ledger.purged(&sure);
+                self.later_client(client, ClientStep::Purge(id), 200..1500);
+            }
+            EffectKind::CloseChannel { error } | EffectKind::CloseConnection { error } => {
+                return Err(format!("a client was closed for an error of its own: {error:?}"));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn client_lost(&mut self, client: usize, id: ConnectionId) {
+        let Some(connection) = self.connection(client, id) else { return };
+        let (place, was_purging) = (connection.place, connection.purging.is_some());
+        let outstanding = std::mem::take(&mut connection.outstanding);
+        let queue = self.clients[client].queue();
+        outstanding.into_values().for_each(|message| self.ledger.return_it(message, queue));
+        if was_purging {
+            self.ledger.purge_may_take_all();
+        }
+        self.client_event(client, ClientEvent::Closed { id });
+        self.clients[client].connection = None;
+        if let Some(process) = self.process_at(place) {
+            process.outboxes.remove(&id);
+        }
+        self.later_client(client, ClientStep::Connect, 5..150);
+    }
+
+    /// No more of this client: its connection is closed in good order.
+    pub(crate) fn stop_client(&mut self, client: usize) {
+        self.clients[client].stopped = true;
+        if let Some(connection) = &self.clients[client].connection {
+            let id = connection.id;
+            self.client_lost(client, id);
+        }
+    }
+
+    /// What the node said to its clients in this turn goes on its way; what was confirmed is checked as it leaves.
+    pub(crate) fn collect_outboxes(&mut self, machine: usize) -> Result<(), String> {
+        let Some(process) = &mut self.machines[machine].process else { return Ok(()) };
+        let place = Place { machine, process: process.key };
+        let mut said = Vec::new();
+        let mut writable = Vec::new();
+        for (id, end) in &mut process.outboxes {
+            let mut bytes = 0;
+            while let Ok(outgoing) = end.outgoing.try_recv() {
+                if let Outgoing::Effects(effects) = &outgoing {
+                    bytes += effects.iter().map(effect_cost).sum::<usize>();
+                }
+                said.push((end.client, *id, outgoing));
+            }
+            end.pending_bytes.fetch_sub(bytes, Ordering::AcqRel);
+            if bytes > 0 && end.congested.swap(false, Ordering::AcqRel) {
+                writable.push(*id);
+            }
+        }
+        for id in writable {
+            self.schedule.after(Duration::ZERO, Happening::To(place, ForProcess::Client(ClientEvent::Writable { id })));
+        }
+        for (client, id, outgoing) in said {
+            if let Outgoing::Effects(effects) = &outgoing {
+                for effect in effects {
+                    if let EffectKind::PublisherAck { delivery_tag, multiple } = effect.kind {
+                        self.check_confirm(client, id, delivery_tag.0, multiple)?;
+                    }
+                }
+            }
+            let (delay, now) = (self.delay(), self.schedule.now);
+            let Some(connection) = self.connection(client, id) else { continue };
+            connection.down_at = connection.down_at.max(now + delay);
+            let at = connection.down_at;
+            self.schedule.at(at, Happening::Client(client, ClientStep::Hears(id, outgoing)));
+        }
+        Ok(())
+    }
+
+    fn check_confirm(&mut self, client: usize, id: ConnectionId, tag: u64, multiple: bool) -> Result<(), String> {
+        let Some(connection) = self.connection(client, id) else { return Ok(()) };
+        let messages: Vec<MessageId> = match multiple {
+            true => connection.unconfirmed.range(..=tag).map(|(_, message)| *message).collect(),
+            false => connection.unconfirmed.get(&tag).copied().into_iter().collect(),
+        };
+        let standings = self.standings();
+        for message in messages {
+            self.witness.confirmed(message, self.api.lease(), &standings)?;
+        }
+        Ok(())
+    }
+}
+
+fn declare(queue: &'static str) -> Command {
+    Command::QueueDeclare {
+        name: ShortStr::from_static(queue),
+        passive: false,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        no_wait: true,
+        arguments: Bytes::new(),
+    }
+}
+
+/// Property flags with delivery-mode alone, and its value 2.
+fn persistent() -> Bytes {
+    Bytes::from_static(&[0x10, 0x00, 2])
+}

@@ -1,0 +1,134 @@
+//! What clients know: each message they sent, whether it was confirmed, who got it, and whether it is settled for good. At the
+//! end, and whenever something arrives, it is compared with what must be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub(crate) type MessageId = u64;
+
+/// The queues of the simulated clients.
+pub(crate) const WORK: [&str; 2] = ["work-0", "work-1"];
+/// Nobody consumes from it; it is purged now and then.
+pub(crate) const PILE: &str = "pile";
+/// Where consumers note how far they have acknowledged.
+pub(crate) const MARKS: &str = "marks";
+/// To both work queues.
+pub(crate) const FANOUT: &str = "both";
+
+pub(crate) const QUEUES: [&str; 4] = [WORK[0], WORK[1], PILE, MARKS];
+
+#[derive(Debug, Default)]
+struct Sent {
+    queues: Vec<&'static str>,
+    confirmed: bool,
+    deliveries: BTreeMap<&'static str, u32>,
+    /// Acknowledged, and a later publish of the same channel was confirmed.
+    settled: BTreeSet<&'static str>,
+    /// A purge may have removed it.
+    maybe_purged: bool,
+    /// A purge has.
+    purged: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    sent: BTreeMap<MessageId, Sent>,
+    pub(crate) confirmed: u64,
+    pub(crate) delivered: u64,
+    pub(crate) redelivered: u64,
+    pub(crate) settled: u64,
+    /// Returned by a consumer: delivered again without any fault.
+    returned: BTreeSet<(MessageId, &'static str)>,
+}
+
+impl Ledger {
+    pub(crate) fn publish(&mut self, queues: &[&'static str]) -> MessageId {
+        let id = self.sent.len() as MessageId + 1;
+        self.sent.insert(id, Sent { queues: queues.to_vec(), ..Sent::default() });
+        id
+    }
+
+    pub(crate) fn published(&self) -> u64 {
+        self.sent.len() as u64
+    }
+
+    pub(crate) fn confirm(&mut self, id: MessageId) {
+        if let Some(sent) = self.sent.get_mut(&id) {
+            self.confirmed += u64::from(!std::mem::replace(&mut sent.confirmed, true));
+        }
+    }
+
+    /// # Errors
+    /// If it may not arrive, or not so: in words.
+    pub(crate) fn deliver(&mut self, id: MessageId, queue: &'static str, redelivered: bool) -> Result<(), String> {
+        let Some(sent) = self.sent.get_mut(&id) else {
+            return Err(format!("message {id} came from {queue}, and nobody sent it"));
+        };
+        if !sent.queues.contains(&queue) {
+            return Err(format!("message {id} came from {queue}, and was sent to {:?}", sent.queues));
+        }
+        if sent.settled.contains(&queue) {
+            return Err(format!("message {id} of {queue} was settled for good and came again"));
+        }
+        if sent.purged && queue == PILE {
+            return Err(format!("message {id} of {queue} was purged and came again"));
+        }
+        let before = sent.deliveries.entry(queue).or_default();
+        if *before > 0 && !redelivered {
+            return Err(format!("message {id} of {queue} came again without being marked as redelivered"));
+        }
+        self.delivered += 1;
+        self.redelivered += u64::from(*before > 0);
+        *before += 1;
+        Ok(())
+    }
+
+    pub(crate) fn return_it(&mut self, id: MessageId, queue: &'static str) {
+        self.returned.insert((id, queue));
+    }
+
+    pub(crate) fn settle(&mut self, id: MessageId, queue: &'static str) {
+        if let Some(sent) = self.sent.get_mut(&id) {
+            self.settled += u64::from(sent.settled.insert(queue));
+        }
+    }
+
+    /// A purge of the pile is on its way: what is confirmed now will be gone once it is answered.
+    pub(crate) fn purge_begins(&mut self) -> Vec<MessageId> {
+        let piled = self.sent.iter_mut().filter(|(_, sent)| sent.queues.contains(&PILE));
+        piled.filter(|(_, sent)| sent.confirmed).map(|(id, _)| *id).collect()
+    }
+
+    /// From now on, until the purge is known to have failed or not, any of the pile's may be gone.
+    pub(crate) fn purge_may_take_all(&mut self) {
+        let piled = self.sent.values_mut().filter(|sent| sent.queues.contains(&PILE));
+        piled.for_each(|sent| sent.maybe_purged = true);
+    }
+
+    pub(crate) fn purged(&mut self, ids: &[MessageId]) {
+        for id in ids {
+            if let Some(sent) = self.sent.get_mut(id) {
+                sent.purged = true;
+            }
+        }
+    }
+
+    /// After everything that is left was drained.
+    ///
+    /// # Errors
+    /// If a confirmed message did not come. `fair`: nothing went wrong in this run, so each came once.
+    pub(crate) fn check_drained(&self, fair: bool) -> Result<(), String> {
+        for (id, sent) in &self.sent {
+            for queue in &sent.queues {
+                let came = sent.deliveries.get(queue).copied().unwrap_or(0);
+                let excused = *queue == PILE && sent.maybe_purged;
+                if came == 0 && sent.confirmed && !excused {
+                    return Err(format!("message {id} of {queue} was confirmed and is lost"));
+                }
+                if fair && came > 1 && !self.returned.contains(&(*id, *queue)) {
+                    return Err(format!("message {id} of {queue} came {came} times though nothing went wrong"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
