@@ -68,6 +68,9 @@ pub enum EffectKind {
     BasicRecoverOk,
     ConfirmSelectOk,
     TxSelectOk,
+    /// The transaction is committed, and may be confirmed as a publish may.
+    TxCommitOk,
+    TxRollbackOk,
     /// A publisher confirm: every publish of the channel up to `delivery_tag` if `multiple`.
     PublisherAck {
         delivery_tag: DeliveryTag,

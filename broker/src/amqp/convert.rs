@@ -195,6 +195,8 @@ pub(super) fn send(
         EffectKind::BasicRecoverOk => Method::BasicRecoverOk(basic::RecoverOk::default()),
         EffectKind::ConfirmSelectOk => Method::ConfirmSelectOk(understudy_protocol::confirm::SelectOk::default()),
         EffectKind::TxSelectOk => Method::TxSelectOk(understudy_protocol::tx::SelectOk::default()),
+        EffectKind::TxCommitOk => Method::TxCommitOk(understudy_protocol::tx::CommitOk::default()),
+        EffectKind::TxRollbackOk => Method::TxRollbackOk(understudy_protocol::tx::RollbackOk::default()),
     };
     to.send_method(channel, &method);
     Ok(None)
