@@ -162,9 +162,15 @@ impl Core {
         let answer = match message {
             Some(message) => {
                 let delivery_tag = self.track(origin, unacked, no_ack);
-                Answer::Known(EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message })
+                Answer::Known(EffectKind::BasicGetOk {
+                    delivery_tag,
+                    redelivered,
+                    delivery_count,
+                    message_count,
+                    message,
+                })
             }
-            None => self.take_stored(origin, unacked, no_ack, redelivered, message_count),
+            None => self.take_stored(origin, unacked, no_ack, (redelivered, delivery_count), message_count),
         };
         self.push_reply(origin, Reply { gate: index, confirmable: false, answer, start: None }, out);
         self.ask_for_messages(id, out);

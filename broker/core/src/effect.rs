@@ -50,11 +50,15 @@ pub enum EffectKind {
         consumer_tag: ShortStr,
         delivery_tag: DeliveryTag,
         redelivered: bool,
+        /// How often the message came back to its queue, as the log has it.
+        delivery_count: u32,
         message: Arc<Message>,
     },
     BasicGetOk {
         delivery_tag: DeliveryTag,
         redelivered: bool,
+        /// As in a delivery.
+        delivery_count: u32,
         message_count: u32,
         message: Arc<Message>,
     },

@@ -25,6 +25,14 @@
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
 //!
+//! # Redelivery
+//!
+//! A message that a consumer gave back, or that one held whose channel ended, is *redelivered* from then on, and says how
+//! often it came back (the delivery count). Each return is a record, so the count is the same on every replica and survives
+//! failover, restart, checkpoint and catch-up: a new primary has every return whose record was committed, and may have
+//! later ones. What the old primary's clients held when it ended was not given back: a new primary marks all that it finds
+//! as redelivered, since it may have been delivered, and counts nothing for it.
+//!
 //! # Not enforced yet
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,

@@ -132,6 +132,7 @@ pub(crate) struct LoadingGet {
     pub(crate) no_ack: bool,
     pub(crate) delivery_tag: DeliveryTag,
     pub(crate) redelivered: bool,
+    pub(crate) delivery_count: u32,
     pub(crate) message_count: u32,
 }
 

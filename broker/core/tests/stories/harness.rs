@@ -515,12 +515,12 @@ fn describe_effect(kind: &EffectKind) -> String {
         EffectKind::BasicConsumeOk { consumer_tag } => format!("consume-ok {}", describe_tag(consumer_tag)),
         EffectKind::BasicCancelOk { consumer_tag } => format!("cancel-ok {consumer_tag}"),
         EffectKind::BasicCancel { consumer_tag } => format!("cancel {consumer_tag}"),
-        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
-            let flags = flags(&[("redelivered", *redelivered)]);
+        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, delivery_count, message } => {
+            let flags = redelivery(*redelivered, *delivery_count);
             format!("deliver {delivery_tag} to {}: {}{flags}", describe_tag(consumer_tag), describe_message(message))
         }
-        EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
-            let flags = flags(&[("redelivered", *redelivered)]);
+        EffectKind::BasicGetOk { delivery_tag, redelivered, delivery_count, message_count, message } => {
+            let flags = redelivery(*redelivered, *delivery_count);
             format!("get-ok {delivery_tag}: {}{flags}, {message_count} left", describe_message(message))
         }
         EffectKind::BasicReturn { code, text, message } => {
@@ -549,6 +549,15 @@ fn describe_effect(kind: &EffectKind) -> String {
         EffectKind::TxSelectOk => "tx.select-ok".to_owned(),
         EffectKind::TxCommitOk => "tx.commit-ok".to_owned(),
         EffectKind::TxRollbackOk => "tx.rollback-ok".to_owned(),
+    }
+}
+
+fn redelivery(redelivered: bool, delivery_count: u32) -> String {
+    assert!(redelivered || delivery_count == 0, "it came back, so this is not its first delivery");
+    match (redelivered, delivery_count) {
+        (false, _) => String::new(),
+        (true, 0) => " redelivered".to_owned(),
+        (true, count) => format!(" redelivered x{count}"),
     }
 }
 

@@ -102,7 +102,7 @@ fn acks_and_rejects_take_effect_with_the_commit_and_free_the_prefetch_then() {
     story.say(1, 1, [publish("b", "answer"), TxCommit]).expect(expect![[r#"
         log 9 staged 'answer' for #2
         log 10 transaction of 1 staged, dequeue 3 5 from #1, requeue 4 in #1, dequeue 8 from #2
-        1/1 > deliver 5 to c: '2' redelivered
+        1/1 > deliver 5 to c: '2' redelivered x1
         1/1 > deliver 6 to c: '4'
         1/1 > deliver 7 to c: '5'
         1/1 > tx.commit-ok
@@ -117,8 +117,8 @@ fn a_delivery_is_settled_once_and_recover_leaves_settled_ones_alone() {
     story.say(1, 1, [ack(1), Command::BasicRecover { requeue: true }]).expect(expect![[r#"
         log 6 requeue 4 5 in #1
         1/1 > recover-ok
-        1/1 > deliver 4 to c: '2' redelivered
-        1/1 > deliver 5 to c: '3' redelivered
+        1/1 > deliver 4 to c: '2' redelivered x1
+        1/1 > deliver 5 to c: '3' redelivered x1
     "#]]);
     // The channel's end rolls back: all of it is somebody's again.
     story.say(1, 1, [publish("b", "lost"), ack(1)]).expect(expect![[r#"
@@ -126,7 +126,7 @@ fn a_delivery_is_settled_once_and_recover_leaves_settled_ones_alone() {
         1/1 > channel.close 406 PRECONDITION_FAILED - unknown delivery tag 1 (60,80)
     "#]]);
     story.say(2, 1, [get("a", ""), get("b", "")]).expect(expect![[r#"
-        2/1 > get-ok 1: '1' redelivered, 2 left
+        2/1 > get-ok 1: '1' redelivered x1, 2 left
         2/1 > get-empty
     "#]]);
 }
