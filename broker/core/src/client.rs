@@ -6,7 +6,7 @@ use understudy_record::QueueId;
 use crate::command::{ChannelId, Command, ConnectionId, ConnectionInfo};
 use crate::core::{Core, Role};
 use crate::effect::{AmqpError, EffectKind, Outputs};
-use crate::error::{Failure, method_id, not_implemented};
+use crate::error::{Failure, method_id, precondition_failed};
 use crate::session::{Answer, Channel, Connection};
 
 /// Where a command came from, and its replies go.
@@ -104,13 +104,17 @@ impl Core {
             Command::BasicRecover { requeue } => self.recover(origin, requeue, false, out),
             Command::BasicRecoverAsync { requeue } => self.recover(origin, requeue, true, out),
             Command::ConfirmSelect { no_wait } => {
-                self.channel_mut(origin).confirms.get_or_insert_default();
+                let channel = self.channel_mut(origin);
+                if channel.transaction.is_some() {
+                    return Err(precondition_failed("cannot switch from tx to confirm mode"));
+                }
+                channel.confirms.get_or_insert_default();
                 self.reply_unless(no_wait, origin, EffectKind::ConfirmSelectOk, out);
                 Ok(())
             }
-            Command::TxSelect | Command::TxCommit | Command::TxRollback => {
-                Err(not_implemented("transactions are not supported yet; use publisher confirms (confirm.select)"))
-            }
+            Command::TxSelect => self.select_transactions(origin, out),
+            Command::TxCommit => self.commit_transaction(origin, out),
+            Command::TxRollback => self.roll_back_transaction(origin, out),
         }
     }
 
@@ -152,6 +156,9 @@ impl Core {
         }
         for (_, unacked) in channel.unacked.into_items() {
             self.note_settled(unacked, crate::settle::Settlement::Requeue);
+        }
+        if let Some(transaction) = channel.transaction {
+            self.end_transaction(*transaction, out);
         }
         let gets = channel.replies.into_iter().filter_map(|reply| match reply.answer {
             Answer::Loading(get) => Some(get),

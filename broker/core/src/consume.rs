@@ -147,7 +147,7 @@ impl Core {
         refuse_locked(queue, origin)?;
         let id = queue.id;
         self.write_settled_of(id, out);
-        let full = self.channel_mut(origin).unacked.len() >= crate::MAX_UNACKED_PER_CHANNEL;
+        let full = self.channel_mut(origin).is_full();
         let Some(queue) = self.state.queues.get_mut(&id) else { return Ok(()) };
         let next = queue.peek().map(|(index, entry)| (index, entry.message().cloned(), entry.delivery_count));
         let Some((index, message, delivery_count)) = next.filter(|_| no_ack || !full) else {
@@ -162,11 +162,17 @@ impl Core {
         let answer = match message {
             Some(message) => {
                 let delivery_tag = self.track(origin, unacked, no_ack);
-                Answer::Known(EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message })
+                Answer::Known(EffectKind::BasicGetOk {
+                    delivery_tag,
+                    redelivered,
+                    delivery_count,
+                    message_count,
+                    message,
+                })
             }
-            None => self.take_stored(origin, unacked, no_ack, redelivered, message_count),
+            None => self.take_stored(origin, unacked, no_ack, (redelivered, delivery_count), message_count),
         };
-        self.push_reply(origin, Reply { gate: index, answer, start: None }, out);
+        self.push_reply(origin, Reply { gate: index, confirmable: false, answer, start: None }, out);
         self.ask_for_messages(id, out);
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::queue::Queue;
 use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
+use crate::transaction::Transactions;
 
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -41,6 +42,9 @@ pub struct Core {
     pub(crate) loads: Loads,
     /// Of each channel, the parts that came ahead of the message that will claim them.
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
+    pub(crate) transactions: Transactions,
+    /// Of the record kinds that every replica knows.
+    pub(crate) cluster_version: u32,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
     rng: StdRng,
@@ -73,6 +77,8 @@ impl Core {
             confirm_gates: Gates::default(),
             loads: Loads::default(),
             uploads: BTreeMap::new(),
+            transactions: Transactions::default(),
+            cluster_version: 1,
             unconfirmed: 0,
             rng: StdRng::seed_from_u64(seed),
         }
@@ -106,9 +112,10 @@ impl Core {
 
     // ---- the sending side of a sync point
 
-    /// The sync point is [`Self::last_index`], which is returned. Until [`Self::end_sync`], delivery counts in its backlog
+    /// The sync point is [`Self::last_index`], which is returned; not [amid a transaction](Self::is_amid_transaction). Until [`Self::end_sync`], delivery counts in its backlog
     /// are those of the sync point.
     pub fn begin_sync(&mut self) -> Index {
+        debug_assert!(!self.is_amid_transaction(), "a sync point between a transaction's records loses them");
         *self.state.syncs.entry(self.state.last_index).or_default() += 1;
         self.state.last_index
     }
@@ -185,6 +192,12 @@ impl Core {
             self.state.queues.values().filter(|queue| queue.spec.exclusive).map(|queue| queue.id).collect();
         exclusive.sort_unstable();
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
+    }
+
+    /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only
+    /// grows.
+    pub fn set_cluster_version(&mut self, version: u32) {
+        self.cluster_version = self.cluster_version.max(version);
     }
 
     /// The index that the next record takes.

@@ -119,7 +119,8 @@ impl Core {
         }
         let delivery_tag = self.track(origin, Unacked { queue, index, consumer: Some(id) }, no_ack);
         let redelivered = self.is_redelivered(index, delivery_count);
-        self.emit(origin, EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message }, out);
+        let kind = EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, delivery_count, message };
+        self.emit(origin, kind, out);
     }
 
     // ---- who is in turn

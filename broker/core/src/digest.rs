@@ -35,8 +35,12 @@ impl Core {
         let channels = || self.connections.values().flat_map(|connection| connection.channels.values());
         let waiting: usize = channels().filter_map(|channel| channel.confirms.as_ref()).map(|c| c.waiting()).sum();
         assert_eq!(self.unconfirmed, waiting, "unconfirmed publishes");
-        let outstanding = channels().flat_map(|channel| channel.unacked.iter());
-        let outstanding = outstanding.filter(|(_, unacked)| self.state.queues.contains_key(&unacked.queue)).count();
+        let transactions = || channels().filter_map(|channel| channel.transaction.as_deref());
+        assert_eq!(self.transactions.channels, transactions().count(), "channels in transactional mode");
+        assert_eq!(self.transactions.bytes, transactions().map(|t| t.bytes).sum::<u64>(), "bytes of transactions");
+        let outstanding = channels().flat_map(|channel| channel.unacked.iter().map(|(_, unacked)| unacked));
+        let outstanding = outstanding.chain(transactions().flat_map(|t| t.settled.iter().map(|s| &s.unacked)));
+        let outstanding = outstanding.filter(|unacked| self.state.queues.contains_key(&unacked.queue)).count();
         let settled: usize = self.settled.values().map(Settled::len).sum();
         let handed_out: usize = self.state.queues.values().map(|queue| queue.unacked()).sum();
         let loading = channels().flat_map(|channel| &channel.replies).filter(|reply| {
@@ -52,7 +56,9 @@ impl Core {
             "every message handed out is on one channel, or about to be settled"
         );
         if self.role != Role::Replica {
-            let mut uploads: Vec<_> = self.uploads.values().flatten().copied().collect();
+            let held = transactions().flat_map(|t| &t.published).filter_map(|held| held.message.parts.as_ref());
+            let held = held.flat_map(|parts| parts.iter());
+            let mut uploads: Vec<_> = self.uploads.values().flatten().chain(held).copied().collect();
             uploads.sort_unstable_by_key(|part| part.index);
             let unclaimed: Vec<_> = self.state.parts.unclaimed().collect();
             assert_eq!(unclaimed, uploads, "parts that wait for their message are on one channel each");
@@ -95,6 +101,9 @@ impl State {
         }
         for (index, parts, held) in self.parts.messages() {
             writeln!(out, "{index} in {held} queues has {parts:?}")?;
+        }
+        for staged in &self.staged {
+            writeln!(out, "staged {} of {} bytes for {:?}", staged.index, staged.bytes, staged.targets)?;
         }
         Ok(())
     }

@@ -50,11 +50,15 @@ pub enum EffectKind {
         consumer_tag: ShortStr,
         delivery_tag: DeliveryTag,
         redelivered: bool,
+        /// How often the message came back to its queue, as the log has it.
+        delivery_count: u32,
         message: Arc<Message>,
     },
     BasicGetOk {
         delivery_tag: DeliveryTag,
         redelivered: bool,
+        /// As in a delivery.
+        delivery_count: u32,
         message_count: u32,
         message: Arc<Message>,
     },
@@ -68,6 +72,9 @@ pub enum EffectKind {
     BasicRecoverOk,
     ConfirmSelectOk,
     TxSelectOk,
+    /// The transaction is committed, and may be confirmed as a publish may.
+    TxCommitOk,
+    TxRollbackOk,
     /// A publisher confirm: every publish of the channel up to `delivery_tag` if `multiple`.
     PublisherAck {
         delivery_tag: DeliveryTag,

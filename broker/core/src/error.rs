@@ -110,6 +110,21 @@ pub(crate) fn too_many_consumers(limit: usize) -> Failure {
     Failure::new(ReplyCode::NotAllowed, format!("reached maximum ({limit}) of consumers per channel"))
 }
 
+pub(crate) fn transaction_too_large(messages: usize, bytes: u64) -> Failure {
+    precondition_failed(format!(
+        "transaction too large: at most {messages} messages and {} MiB can wait for one commit; commit more often",
+        bytes >> 20
+    ))
+}
+
+pub(crate) fn too_many_transactions(bytes: u64) -> Failure {
+    precondition_failed(format!(
+        "the transactions of all channels hold {} MiB that wait for their commits, the most there may be; try again, and \
+         commit more often",
+        bytes >> 20
+    ))
+}
+
 pub(crate) fn not_implemented(cause: impl Into<String>) -> Failure {
     Failure::new(ReplyCode::NotImplemented, cause)
 }

@@ -25,13 +25,20 @@
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
 //!
+//! # Redelivery
+//!
+//! A message that a consumer gave back, or that one held whose channel ended, is *redelivered* from then on, and says how
+//! often it came back (the delivery count). Each return is a record, so the count is the same on every replica and survives
+//! failover, restart, checkpoint and catch-up: a new primary has every return whose record was committed, and may have
+//! later ones. What the old primary's clients held when it ended was not given back: a new primary marks all that it finds
+//! as redelivered, since it may have been delivered, and counts nothing for it.
+//!
 //! # Not enforced yet
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
 //! `x-max-length`, `x-max-length-bytes`, `x-overflow`, `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
 //! `x-max-priority`, `x-single-active-consumer`, `x-queue-mode`, `x-delivery-limit`, `alternate-exchange`, the consumer's
-//! `x-priority`, and the message property `expiration`. The headers `CC` and `BCC` do not route. Transactions (`tx.*`) are
-//! refused with 540.
+//! `x-priority`, and the message property `expiration`. The headers `CC` and `BCC` do not route.
 //!
 //! [`Record`]: understudy_record::Record
 
@@ -63,10 +70,12 @@ mod runs;
 mod session;
 mod settle;
 mod slots;
+mod staged;
 mod state;
 mod stats;
 mod tally;
 mod topic;
+mod transaction;
 
 pub use base::{BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
@@ -95,6 +104,20 @@ pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;
 
 /// Consumers of one channel: each channel's close visits them all.
 pub const MAX_CONSUMERS_PER_CHANNEL: usize = 1 << 16;
+
+/// The version of the cluster from which on transactions are written. Replicas before it do not know their records.
+pub const TRANSACTIONS_SINCE: u32 = 2;
+
+/// Messages of one transaction: its commit writes them in one step, which should stay at some tens of milliseconds.
+pub const MAX_TRANSACTION_MESSAGES: usize = 1 << 15;
+
+/// What the messages of one transaction take in memory before the commit, in bytes, of large ones without their parts: a
+/// fraction of what may be on its way to the disk and the backups at any time, since it gets there at once.
+pub const MAX_TRANSACTION_BYTES: u64 = 16 << 20;
+
+/// The same for all channels together, so that thousands of clients that never commit cannot take the memory. Eight of the
+/// largest; thousands of ordinary ones.
+pub const MAX_OPEN_TRANSACTIONS_BYTES: u64 = 128 << 20;
 
 /// Messages read back from the log in one go for one queue: what a disk gives in about a millisecond, and half a step's
 /// deliveries.

@@ -184,7 +184,7 @@ impl Core {
         origin: Origin,
         unacked: Unacked,
         no_ack: bool,
-        redelivered: bool,
+        (redelivered, delivery_count): (bool, u32),
         message_count: u32,
     ) -> Answer {
         let Unacked { queue, index, .. } = unacked;
@@ -200,7 +200,7 @@ impl Core {
         if index > self.committed {
             self.loads.uncommitted.insert((index, queue));
         }
-        Answer::Loading(LoadingGet { queue, index, no_ack, delivery_tag, redelivered, message_count })
+        Answer::Loading(LoadingGet { queue, index, no_ack, delivery_tag, redelivered, delivery_count, message_count })
     }
 
     /// `None`: the message is gone; `gate` is the record by which it went.
@@ -222,10 +222,12 @@ impl Core {
             _ => None,
         });
         let Some((reply, get)) = waiting else { return };
-        let LoadingGet { delivery_tag, redelivered, message_count, no_ack, .. } = get;
+        let LoadingGet { delivery_tag, redelivered, delivery_count, message_count, no_ack, .. } = get;
         reply.gate = gate.map_or(reply.gate, |gate| gate.max(reply.gate));
         reply.answer = Answer::Known(match message {
-            Some(message) => EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message },
+            Some(message) => {
+                EffectKind::BasicGetOk { delivery_tag, redelivered, delivery_count, message_count, message }
+            }
             None => EffectKind::BasicGetEmpty,
         });
         if no_ack {

@@ -54,11 +54,16 @@ impl Parts {
 
     /// `message` has these parts, which [`Self::check`] has found, in so many queues.
     pub(crate) fn claim(&mut self, message: Index, parts: &Arc<[PartRef]>, queues: usize) {
-        parts.iter().for_each(|part| _ = self.unclaimed.remove(&part.index));
+        self.set_aside(parts);
         match u32::try_from(queues) {
             Ok(held @ 1..) => _ = self.claimed.insert(message, Claimed { parts: parts.clone(), held }),
             _ => self.retire(parts.clone()),
         }
+    }
+
+    /// A message that is in no queue yet has these, which [`Self::check`] has found: nobody else can claim them.
+    pub(crate) fn set_aside(&mut self, parts: &[PartRef]) {
+        parts.iter().for_each(|part| _ = self.unclaimed.remove(&part.index));
     }
 
     /// Nobody will claim these.

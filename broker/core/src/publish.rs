@@ -23,15 +23,17 @@ impl Core {
             return Err(failure);
         }
         let targets = self.state.route(&publish.exchange, &Routed::new(&publish.routing_key, &publish.properties));
-        let persistent = properties.is_persistent() && targets.iter().any(|queue| self.is_durable(*queue));
+        let transactional = self.is_transactional(origin);
+        // In a transaction its queues may still go before the commit.
+        let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
+        let persistent = on_disk && properties.is_persistent();
         let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
         let message = Message { exchange, routing_key, properties, persistent, parts, body };
+        if transactional {
+            return self.publish_later(origin, message, targets, mandatory, out);
+        }
         if targets.is_empty() {
-            self.discard(message.parts.as_ref(), out);
-            if mandatory {
-                let (text, message) = (ReplyCode::NoRoute.name().to_owned(), Arc::new(message));
-                self.emit(origin, EffectKind::BasicReturn { code: ReplyCode::NoRoute, text, message }, out);
-            }
+            self.drop_unrouted(origin, message, mandatory, out);
             self.confirm_unroutable(origin, out);
             return Ok(());
         }
@@ -40,6 +42,15 @@ impl Core {
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
         self.confirm_when_committed(origin, index);
         Ok(())
+    }
+
+    /// No queue takes it.
+    pub(crate) fn drop_unrouted(&mut self, origin: Origin, message: Message, mandatory: bool, out: &mut Outputs) {
+        self.discard(message.parts.as_ref(), out);
+        if mandatory {
+            let (text, message) = (ReplyCode::NoRoute.name().to_owned(), Arc::new(message));
+            self.emit(origin, EffectKind::BasicReturn { code: ReplyCode::NoRoute, text, message }, out);
+        }
     }
 
     /// Part of a large message's body, ahead of the message.
@@ -93,7 +104,7 @@ impl Core {
         }
     }
 
-    fn is_durable(&self, queue: QueueId) -> bool {
+    pub(crate) fn is_durable(&self, queue: QueueId) -> bool {
         self.state.queues.get(&queue).is_some_and(|queue| queue.spec.durable)
     }
 

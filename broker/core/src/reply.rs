@@ -17,7 +17,11 @@ impl Core {
 
     /// A reply that waits for nothing but the replies before it.
     pub(crate) fn reply(&mut self, origin: Origin, effect: EffectKind, out: &mut Outputs) {
-        self.push_reply(origin, Reply { gate: Index(0), answer: Answer::Known(effect), start: None }, out);
+        self.push_reply(
+            origin,
+            Reply { gate: Index(0), confirmable: false, answer: Answer::Known(effect), start: None },
+            out,
+        );
     }
 
     pub(crate) fn reply_unless(&mut self, no_wait: bool, origin: Origin, effect: EffectKind, out: &mut Outputs) {
@@ -36,7 +40,11 @@ impl Core {
         out: &mut Outputs,
     ) {
         if !no_wait {
-            self.push_reply(origin, Reply { gate, answer: Answer::Known(effect), start: None }, out);
+            self.push_reply(
+                origin,
+                Reply { gate, confirmable: false, answer: Answer::Known(effect), start: None },
+                out,
+            );
         }
     }
 
@@ -49,29 +57,33 @@ impl Core {
         consumer: ConsumerId,
         out: &mut Outputs,
     ) {
-        self.push_reply(origin, Reply { gate, answer: Answer::Known(effect), start: Some(consumer) }, out);
+        self.push_reply(
+            origin,
+            Reply { gate, confirmable: false, answer: Answer::Known(effect), start: Some(consumer) },
+            out,
+        );
     }
 
     pub(crate) fn push_reply(&mut self, origin: Origin, reply: Reply, out: &mut Outputs) {
-        let (committed, gate) = (self.committed, reply.gate);
         let replies = &mut self.channel_mut(origin).replies;
-        let first = replies.is_empty();
         replies.push_back(reply);
-        if first && gate <= committed {
+        if replies.len() == 1 {
             self.release_replies(origin, out);
-        } else if first {
-            self.reply_gates.wait(gate, origin.connection, origin.channel);
         }
     }
 
     pub(crate) fn release_replies(&mut self, origin: Origin, out: &mut Outputs) {
-        let committed = self.committed;
+        let (committed, confirmable) = (self.committed, self.confirmable);
         loop {
             let Some(connection) = self.connections.get_mut(&origin.connection) else { return };
             let Some(channel) = connection.channels.get_mut(&origin.channel) else { return };
-            let Some(gate) = channel.replies.front().map(|reply| reply.gate) else { return };
-            if gate > committed {
-                self.reply_gates.wait(gate, origin.connection, origin.channel);
+            let Some(reply) = channel.replies.front() else { return };
+            let (reached, gates) = match reply.confirmable {
+                true => (confirmable, &mut self.confirm_gates),
+                false => (committed, &mut self.reply_gates),
+            };
+            if reply.gate > reached {
+                gates.wait(reply.gate, origin.connection, origin.channel);
                 return;
             }
             // What it speaks of is being read back.
@@ -92,6 +104,8 @@ impl Core {
     /// The log is committed up to `committed`; publisher confirms may go out up to `confirmable`, which is not beyond it.
     /// Both only grow. Releases what waited; deliveries follow with [`Core::deliver`].
     pub fn handle_committed(&mut self, committed: Index, confirmable: Index, out: &mut Outputs) {
+        // Whoever sees a commit sees whole transactions.
+        let committed = self.transactions.whole(committed);
         self.committed = self.committed.max(committed);
         self.confirmable = self.confirmable.max(confirmable.min(committed));
         while let Some((_, queue)) = self.waiting.first().filter(|(index, _)| *index <= self.committed).copied() {
@@ -106,7 +120,9 @@ impl Core {
             self.release_replies(Origin { connection, channel }, out);
         }
         while let Some((connection, channel)) = self.confirm_gates.take_due(self.confirmable) {
-            self.release_confirms(Origin { connection, channel }, out);
+            let origin = Origin { connection, channel };
+            self.release_replies(origin, out);
+            self.release_confirms(origin, out);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::command::{ChannelId, ConnectionId, ConnectionInfo, DeliveryTag};
 use crate::confirms::Confirms;
 use crate::effect::EffectKind;
 use crate::slots::Slots;
+use crate::transaction::Transaction;
 
 /// A consumer, numbered by the core, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -50,6 +51,8 @@ pub(crate) struct Channel {
     /// What an empty queue name means.
     pub(crate) last_queue: ShortStr,
     pub(crate) confirms: Option<Confirms>,
+    /// In transactional mode: what has been said since the last commit. Never beside `confirms`.
+    pub(crate) transaction: Option<Box<Transaction>>,
     /// In order; the first waits for its commit.
     pub(crate) replies: VecDeque<Reply>,
     /// Its close waits behind earlier replies; what the client still sends is ignored.
@@ -68,6 +71,7 @@ impl Default for Channel {
             channel_prefetch: 0,
             last_queue: ShortStr::EMPTY,
             confirms: None,
+            transaction: None,
             replies: VecDeque::new(),
             closing: false,
         }
@@ -84,7 +88,13 @@ impl Channel {
     /// All consumers together have reached the channel's own limit.
     pub(crate) fn is_at_limit(&self) -> bool {
         let shared = self.channel_prefetch > 0 && self.consumer_unacked >= usize::from(self.channel_prefetch);
-        shared || self.unacked.len() >= crate::MAX_UNACKED_PER_CHANNEL
+        shared || self.is_full()
+    }
+
+    /// No more deliveries can be kept in mind.
+    pub(crate) fn is_full(&self) -> bool {
+        let in_transaction = self.transaction.as_ref().map_or(0, |transaction| transaction.settled.len());
+        self.unacked.len() + in_transaction >= crate::MAX_UNACKED_PER_CHANNEL
     }
 }
 
@@ -97,10 +107,11 @@ pub(crate) struct Unacked {
     pub(crate) consumer: Option<ConsumerId>,
 }
 
-/// Something to say once `gate` is committed.
+/// Something to say once `gate` is committed or, if `confirmable`, may be confirmed.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) gate: Index,
+    pub(crate) confirmable: bool,
     pub(crate) answer: Answer,
     /// Deliveries to this consumer begin after this reply.
     pub(crate) start: Option<ConsumerId>,
@@ -121,6 +132,7 @@ pub(crate) struct LoadingGet {
     pub(crate) no_ack: bool,
     pub(crate) delivery_tag: DeliveryTag,
     pub(crate) redelivered: bool,
+    pub(crate) delivery_count: u32,
     pub(crate) message_count: u32,
 }
 

@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::session::Unacked;
+use crate::slots::Slots;
 
 /// Of one queue, in this step.
 #[derive(Debug, Default)]
@@ -46,15 +47,24 @@ impl Core {
         multiple: bool,
         settlement: Settlement,
     ) -> Result<(), Failure> {
+        if self.channel_mut(origin).transaction.is_some() {
+            return self.settle_later(origin, tag, multiple, settlement);
+        }
+        self.settle_now(origin, tag, multiple, settlement)
+    }
+
+    fn settle_now(
+        &mut self,
+        origin: Origin,
+        tag: DeliveryTag,
+        multiple: bool,
+        settlement: Settlement,
+    ) -> Result<(), Failure> {
         let channel = self.channel_mut(origin);
         // If they all waited for the channel's limit they all get their chance, not only those acknowledged.
         let was_at_limit = channel.is_at_limit();
         if multiple {
-            let up_to = if tag.0 == 0 { u64::MAX } else { tag.0 };
-            if tag.0 != 0 && !channel.unacked.contains(tag.0) {
-                return Err(error::unknown_delivery_tag(tag));
-            }
-            let settled = channel.unacked.take_up_to(up_to, |_| true);
+            let settled = take_unacked(&mut channel.unacked, tag, multiple)?;
             settled.into_iter().for_each(|(_, unacked)| self.settle_one(origin, unacked, settlement, !was_at_limit));
         } else {
             let unacked = channel.unacked.remove(tag.0).ok_or_else(|| error::unknown_delivery_tag(tag))?;
@@ -68,6 +78,11 @@ impl Core {
 
     fn settle_one(&mut self, origin: Origin, unacked: Unacked, settlement: Settlement, resume: bool) {
         self.note_settled(unacked, settlement);
+        self.free_limits(origin, unacked, resume);
+    }
+
+    /// The delivery counts for no limit any more. `resume`: its consumer may be able to take messages again.
+    pub(crate) fn free_limits(&mut self, origin: Origin, unacked: Unacked, resume: bool) {
         let Some(id) = unacked.consumer else { return };
         self.channel_mut(origin).consumer_unacked -= 1;
         if let Some(consumer) = self.consumers.get_mut(&id) {
@@ -78,7 +93,7 @@ impl Core {
         }
     }
 
-    /// `basic.recover`: everything unacknowledged on the channel goes back to its queues.
+    /// `basic.recover`: everything unacknowledged on the channel goes back to its queues, but what a transaction settles.
     pub(crate) fn recover(
         &mut self,
         origin: Origin,
@@ -89,7 +104,7 @@ impl Core {
         if !requeue {
             return Err(error::not_implemented("requeue=false"));
         }
-        self.settle(origin, DeliveryTag(0), true, Settlement::Requeue)?;
+        self.settle_now(origin, DeliveryTag(0), true, Settlement::Requeue)?;
         self.reply_unless(no_wait, origin, EffectKind::BasicRecoverOk, out);
         Ok(())
     }
@@ -127,6 +142,23 @@ impl Core {
             self.mark_dirty(queue);
         }
     }
+}
+
+/// The deliveries that an ack, nack or reject speaks of. `multiple`: all up to the tag; tag 0 then means all there are.
+pub(crate) fn take_unacked(
+    unacked: &mut Slots<Unacked>,
+    tag: DeliveryTag,
+    multiple: bool,
+) -> Result<Vec<(u64, Unacked)>, Failure> {
+    let unknown = || error::unknown_delivery_tag(tag);
+    if !multiple {
+        return Ok(vec![(tag.0, unacked.remove(tag.0).ok_or_else(unknown)?)]);
+    }
+    if tag.0 != 0 && !unacked.contains(tag.0) {
+        return Err(unknown());
+    }
+    let up_to = if tag.0 == 0 { u64::MAX } else { tag.0 };
+    Ok(unacked.take_up_to(up_to, |_| true))
 }
 
 fn batches(mut messages: Vec<Index>) -> impl Iterator<Item = Vec<Index>> {

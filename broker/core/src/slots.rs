@@ -73,6 +73,26 @@ impl<T> Slots<T> {
         self.live += 1;
     }
 
+    /// `key` was here before, and is not now. It may be anywhere.
+    pub(crate) fn put_back(&mut self, key: u64, item: T) {
+        debug_assert!(!self.contains(key), "{key} is there");
+        if self.last_key().is_none_or(|last| last < key) {
+            return self.push_back(key, item);
+        }
+        let at = self.ring_of(key).unwrap_or(0);
+        let ring = &mut self.rings[at];
+        match ring.slots.binary_search_by_key(&key, |slot| slot.0) {
+            Ok(place) => ring.slots[place].1 = Some(item),
+            Err(place) => ring.slots.insert(place, (key, Some(item))),
+        }
+        ring.live += 1;
+        self.live += 1;
+        if ring.slots.len() > 2 * RING_SLOTS {
+            let upper = ring.split();
+            self.rings.insert(at + 1, upper);
+        }
+    }
+
     pub(crate) fn contains(&self, key: u64) -> bool {
         self.get(key).is_some()
     }
@@ -205,6 +225,15 @@ impl<T> Ring<T> {
         Self { slots: VecDeque::with_capacity(if whole { RING_SLOTS } else { 0 }), live: 0 }
     }
 
+    /// Its upper half is another ring from now on.
+    fn split(&mut self) -> Self {
+        self.slots.retain(|slot| slot.1.is_some());
+        let slots = self.slots.split_off(self.slots.len() / 2);
+        let live = slots.len();
+        self.live -= live;
+        Self { slots, live }
+    }
+
     fn is_full(&self) -> bool {
         self.slots.len() >= RING_SLOTS
     }
@@ -307,6 +336,19 @@ mod tests {
         assert!(places(&slots) <= 1000 * SPARE_PLACES, "{}", places(&slots));
     }
 
+    #[test]
+    fn what_comes_back_finds_its_place_however_many_come_back() {
+        let mut slots = Slots::default();
+        (0..10_000).for_each(|key| slots.push_back(key, 'x'));
+        let back: Vec<u64> = (0..10_000).filter(|key| key % 7 != 0).collect();
+        back.iter().for_each(|key| _ = slots.remove(*key));
+        back.iter().rev().for_each(|key| slots.put_back(*key, 'y'));
+        assert_eq!(keys(&slots), (0..10_000).collect::<Vec<_>>());
+        assert!(slots.rings.iter().all(|ring| ring.slots.len() <= 2 * RING_SLOTS), "no operation costs more");
+        assert_eq!(slots.take_up_to(4999, |_| true).len(), 5000);
+        assert_eq!((slots.len(), slots.first_key()), (5000, Some(5000)));
+    }
+
     /// Against a map, over many lengths and at the edges of rings.
     #[test]
     fn it_does_what_a_sorted_map_does() {
@@ -348,6 +390,14 @@ mod tests {
                         let to = key + dice(2000);
                         let there: Vec<_> = slots.range_mut(key, to).map(|(k, _)| k).collect();
                         assert_eq!(there, map.range(key..=to).map(|(k, _)| *k).collect::<Vec<_>>());
+                    }
+                    8 if dice(3) == 0 => {
+                        let key = anywhere(&mut dice);
+                        if let std::collections::btree_map::Entry::Vacant(vacant) = map.entry(key) {
+                            slots.put_back(key, key);
+                            vacant.insert(key);
+                            (low, high) = (low.min(key), high.max(key));
+                        }
                     }
                     8 => {
                         let first = map.first_key_value().map_or(0, |(key, _)| *key);

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use understudy_record::{Binding, Destination, ExchangeSpec, Index, Message, QueueId, QueueSpec, Record, ShortStr};
+use understudy_record::{
+    Binding, Destination, ExchangeSpec, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr,
+};
 
 use crate::base::BaseState;
 use crate::entry::{Entry, message_bytes};
@@ -13,6 +15,7 @@ use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
 use crate::parts::Parts;
 use crate::queue::Queue;
+use crate::staged::Staged;
 use crate::tally::Tally;
 
 /// A record that does not fit what this replica has: it has diverged and must start over from its primary.
@@ -32,6 +35,10 @@ pub enum ApplyError {
     Targets { index: Index },
     #[error("record {index} names part {part}, which is not here, is claimed, or has another length")]
     UnknownPart { index: Index, part: Index },
+    #[error("record {index} decides over {expected} staged messages where {found} are")]
+    Staged { index: Index, expected: u32, found: usize },
+    #[error("record {index} stands between a transaction's messages and its decision")]
+    AmidTransaction { index: Index },
     #[error("a piece of a sync point came out of place: {what}")]
     Base { what: &'static str },
 }
@@ -51,6 +58,8 @@ pub(crate) struct State {
     pub(crate) tally: Tally,
     pub(crate) parts: Parts,
     pub(crate) evictable: Evictable,
+    /// Of the transaction whose decision is next.
+    pub(crate) staged: Vec<Staged>,
 }
 
 /// Whether messages stay in memory as they come. Either way they are in the log, or about to be.
@@ -76,6 +85,7 @@ impl Default for State {
             tally: Tally::default(),
             parts: Parts::default(),
             evictable: Evictable::default(),
+            staged: Vec::new(),
         }
     }
 }
@@ -87,8 +97,15 @@ impl State {
         if index != expected {
             return Err(ApplyError::OutOfOrder { expected, found: index });
         }
+        let goes_on = matches!(record, Record::Staged { .. } | Record::Transaction { .. } | Record::EpochStart { .. });
+        if !self.staged.is_empty() && !goes_on {
+            return Err(ApplyError::AmidTransaction { index });
+        }
         match record {
-            Record::EpochStart { .. } => self.parts.discard_all(),
+            Record::EpochStart { .. } => {
+                self.staged = Vec::new();
+                self.parts.discard_all();
+            }
             Record::InSyncSet { .. } => {}
             Record::ExchangeDeclare(spec) => self.declare_exchange(index, spec)?,
             Record::ExchangeDelete { name } => self.delete_exchange(index, name)?,
@@ -97,6 +114,8 @@ impl State {
             Record::Bind(binding) => self.bind(index, binding)?,
             Record::Unbind(binding) => self.unbind(index, binding)?,
             Record::Publish { targets, message } => self.publish(index, targets, message, keep)?,
+            Record::Staged { targets, message } => self.stage(index, targets, message, keep)?,
+            Record::Transaction { staged, settled } => self.decide(index, *staged, settled)?,
             Record::Part { body } => self.parts.add(index, u32::try_from(body.len()).unwrap_or(u32::MAX)),
             Record::Discard { parts } => self.parts.discard(index, parts)?,
             Record::Dequeue { queue, messages } => self.dequeue(index, *queue, messages)?,
@@ -190,19 +209,36 @@ impl State {
     }
 
     fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message, keep: Keep) -> Result<(), ApplyError> {
+        self.check_publish(index, targets, message)?;
+        let resident = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
+        self.take_in(index, targets, message_bytes(message), message.parts.as_ref(), resident);
+        Ok(())
+    }
+
+    pub(crate) fn check_publish(&self, index: Index, targets: &[QueueId], message: &Message) -> Result<(), ApplyError> {
         if !targets.is_sorted_by(|one, next| one < next) {
             return Err(ApplyError::Targets { index });
         }
         for target in targets {
             self.queue(index, *target)?;
         }
-        if let Some(parts) = &message.parts {
-            self.parts.check(index, parts)?;
+        message.parts.as_ref().map_or(Ok(()), |parts| self.parts.check(index, parts))
+    }
+
+    /// A message comes into its queues, which are there. `resident`: it stays in memory.
+    pub(crate) fn take_in(
+        &mut self,
+        index: Index,
+        targets: &[QueueId],
+        bytes: u32,
+        parts: Option<&Arc<[PartRef]>>,
+        resident: Option<Arc<Message>>,
+    ) {
+        if let Some(parts) = parts {
             self.parts.claim(index, parts, targets.len());
         }
-        let bytes = message_bytes(message);
-        let stored = || Entry::stored(bytes, 0, message.parts.is_some());
-        let resident = (keep == Keep::Resident).then(|| (Arc::new(message.clone()), stored().memory_bytes()));
+        let stored = || Entry::stored(bytes, 0, parts.is_some());
+        let resident = resident.map(|message| (message, stored().memory_bytes()));
         self.tally.publish(index, targets.len(), bytes, resident.as_ref());
         for target in targets {
             let Some(queue) = self.queues.get_mut(target) else { continue };
@@ -214,7 +250,6 @@ impl State {
                 None => queue.push(index, stored()),
             }
         }
-        Ok(())
     }
 
     fn dequeue(&mut self, index: Index, queue: QueueId, messages: &[Index]) -> Result<(), ApplyError> {
@@ -326,7 +361,7 @@ impl State {
 }
 
 /// A queue gave up its copy.
-fn release(tally: &mut Tally, parts: &mut Parts, index: Index, entry: &Entry) {
+pub(crate) fn release(tally: &mut Tally, parts: &mut Parts, index: Index, entry: &Entry) {
     tally.release(index, entry);
     if entry.is_large() {
         parts.release(index);

@@ -152,7 +152,8 @@ impl Node {
             Role::Primary(_) => true,
             Role::Backup(role) => role.backup.is_clean(),
         };
-        whole && self.leaving.is_none() && self.core.last_index() > Index(0) && self.out.records.is_empty()
+        let amid = self.core.is_amid_transaction() || !self.out.records.is_empty();
+        whole && self.leaving.is_none() && self.core.last_index() > Index(0) && !amid
     }
 
     /// Committed, and on this disk.

@@ -261,6 +261,7 @@ impl Node {
         self.order_loads();
         if let Role::Primary(role) = &self.role {
             let around = self.core.resident_messages().saturating_mul(MESSAGE_OVERHEAD_BYTES);
+            let around = around.saturating_add(self.core.transaction_bytes());
             let budget = self.config.memory_budget.saturating_sub(around);
             self.more_to_evict = self.core.evict(role.primary.own_durable(), budget);
         }

@@ -26,6 +26,9 @@ const BACKLOG_CHUNK_MESSAGES: usize = 1024;
 /// cost in memory.
 const UNCOMMITTED_BYTES: usize = 64 << 20;
 
+/// Of the record kinds that every replica knows.
+const CLUSTER_VERSION: u32 = 2;
+
 pub(crate) struct PrimaryRole {
     pub(crate) primary: Primary,
     pub(crate) keeper: LeaseKeeper,
@@ -143,6 +146,7 @@ impl Node {
             proof: None,
         }));
         tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
+        self.core.set_cluster_version(CLUSTER_VERSION);
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
         self.core.promote(&mut self.out);
         self.settle();

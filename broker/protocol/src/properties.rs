@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use understudy_record::ShortStr;
 
-use crate::table::{FieldTable, check_table};
+use crate::table::{FieldTable, FieldValue, check_table};
 use crate::wire::{DecodeError, Field, Reader, Writer};
 
 /// Raw properties, without a copy. Cloning counts a reference.
@@ -182,6 +182,14 @@ impl Properties {
         }
     }
 
+    /// A copy with this header, in place of one of that name.
+    #[must_use]
+    pub fn with_header(&self, name: &'static str, value: impl Into<FieldValue>) -> Self {
+        let mut properties = self.decode();
+        properties.headers.get_or_insert_default().insert(ShortStr::from_static(name), value);
+        properties.encode()
+    }
+
     fn flags(&self) -> u16 {
         Reader::new(&self.0).u16().unwrap_or(0)
     }
@@ -332,6 +340,20 @@ mod tests {
             let (written, _) = gen_frame(&theirs)(WriteContext::from(Vec::new())).unwrap().into_inner();
             assert_eq!(written, frame);
         }
+    }
+
+    #[test]
+    fn a_header_takes_the_place_of_its_namesake_and_leaves_all_else_as_it_was() {
+        let with = |value: i64| {
+            let headers = FieldTable::new().with("a", 1i32).with("x-count", value);
+            BasicProperties { headers: Some(headers), ..all_set() }
+        };
+        let first = all_set().encode().with_header("x-count", 7i64);
+        assert_eq!(first.decode(), with(7));
+        assert_eq!(first.with_header("x-count", 8i64).decode(), with(8));
+        let headers = Some(FieldTable::new().with("x-count", 1i64));
+        let alone = Properties::from_raw(Bytes::new()).with_header("x-count", 1i64);
+        assert_eq!(alone.decode(), BasicProperties { headers, ..BasicProperties::default() });
     }
 
     #[test]

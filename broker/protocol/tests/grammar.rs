@@ -10,7 +10,7 @@ use bytes::Bytes;
 use harness::{Raw, frame, header_frame, method_frame, publish_frames, start_ok, tag};
 use understudy_protocol::{
     ChannelId, DeliverRef, End, Event, FieldTable, Method, MethodId, PROTOCOL_HEADER, ReplyCode, ServerConfig, access,
-    basic, channel, connection, exchange, queue,
+    basic, channel, connection, exchange, queue, tx,
 };
 use understudy_record::{Body, ShortStr};
 
@@ -530,4 +530,25 @@ fn a_new_secret_is_the_callers_to_judge() {
     assert_eq!(raw.events, [Event::UpdateSecret { secret: "s".into(), reason: ShortStr::from_static("old") }]);
     raw.server.send_method(ChannelId::CONNECTION, &connection::UpdateSecretOk {}.into());
     assert_eq!(raw.answered(), [(0, connection::UpdateSecretOk {}.into())]);
+}
+
+/// Whether a channel is in a transaction is not the grammar's to know.
+#[test]
+fn transactions_are_methods_like_others() {
+    let mut raw = Raw::with_channels(1);
+    let before = raw.events.len();
+    raw.send_method(1, tx::Commit {});
+    raw.send_method(1, tx::Select {});
+    raw.send_method(1, tx::Rollback {});
+    let names: Vec<_> = raw.events[before..]
+        .iter()
+        .map(|event| match event {
+            Event::Method(ONE, method) => method.name(),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(names, ["tx.commit", "tx.select", "tx.rollback"]);
+    raw.server.send_method(ONE, &tx::CommitOk {}.into());
+    assert_eq!(raw.octets().as_ref(), b"\x01\x00\x01\x00\x00\x00\x04\x00\x5a\x00\x15\xce");
+    check_hard(&method_frame(0, tx::Select {}), 503, "tx.select on channel 0");
 }

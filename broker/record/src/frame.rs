@@ -160,7 +160,10 @@ impl Frame {
             Some(Index(u64::from_le_bytes(bytes)))
         };
         match (self.kind, *meta.first()?) {
-            (FrameKind::Record, Record::PUBLISH | Record::PUBLISH_IN_PARTS | Record::PART) => Some(self.position.index),
+            (
+                FrameKind::Record,
+                Record::PUBLISH | Record::PUBLISH_IN_PARTS | Record::STAGED | Record::STAGED_IN_PARTS | Record::PART,
+            ) => Some(self.position.index),
             // After the tag: the queue, then the index.
             (FrameKind::Base, BasePiece::MESSAGE | BasePiece::MESSAGE_IN_PARTS) => index_at(9),
             (FrameKind::Base, BasePiece::PART) => index_at(1),
@@ -190,7 +193,7 @@ impl Frame {
         let body = Body::new(body.freeze());
         Ok(match self.kind {
             FrameKind::Record => match Record::decode(head, body)? {
-                Record::Publish { message, .. } => Some(message),
+                Record::Publish { message, .. } | Record::Staged { message, .. } => Some(message),
                 _ => None,
             },
             FrameKind::Base => match BasePiece::decode(head, body)? {

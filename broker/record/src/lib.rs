@@ -20,5 +20,5 @@ pub use ids::{
 };
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
-    RecordError,
+    RecordError, Settled,
 };

@@ -40,6 +40,18 @@ pub enum Record {
         targets: Vec<QueueId>,
         message: Message,
     },
+    /// A message of a transaction, as [`Self::Publish`] has it: in no queue before its [`Self::Transaction`] is there. An
+    /// [`Self::EpochStart`] drops those whose transaction was cut off.
+    Staged {
+        targets: Vec<QueueId>,
+        message: Message,
+    },
+    /// The decision of a transaction, by which all of it takes effect at once: the `staged` records directly before this
+    /// one, in number, and what it settles.
+    Transaction {
+        staged: u32,
+        settled: Vec<Settled>,
+    },
     /// Part of a large message's body, ahead of the message, as soon as it has come: so that a long body is nowhere held as
     /// a whole, and others' records stand between its parts. An [`Self::EpochStart`] drops those that nobody has claimed.
     Part {
@@ -65,6 +77,14 @@ pub enum Record {
         up_to: Index,
         except: Vec<Index>,
     },
+}
+
+/// What a transaction says of one queue's deliveries: see [`Record::Dequeue`] and [`Record::Requeue`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub queue: QueueId,
+    pub dequeued: Vec<Index>,
+    pub requeued: Vec<Index>,
 }
 
 /// A piece of a sync point: the state as of one position, by which a replica without the log's beginning starts its own.
@@ -223,6 +243,9 @@ impl Record {
     pub(crate) const PART: u8 = 13;
     const DISCARD: u8 = 14;
     pub(crate) const PUBLISH_IN_PARTS: u8 = 15;
+    pub(crate) const STAGED: u8 = 16;
+    pub(crate) const STAGED_IN_PARTS: u8 = 17;
+    const TRANSACTION: u8 = 18;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -241,6 +264,16 @@ impl Record {
                 w.list(targets, |w, queue| _ = w.u64(queue.0.0));
                 write_message(w, message);
             }
+            Self::Staged { targets, message } => {
+                w.u8(if message.parts.is_some() { Self::STAGED_IN_PARTS } else { Self::STAGED });
+                w.list(targets, |w, queue| _ = w.u64(queue.0.0));
+                write_message(w, message);
+            }
+            Self::Transaction { staged, settled } => {
+                w.u8(Self::TRANSACTION).u32(*staged).list(settled, |w, settled| {
+                    w.u64(settled.queue.0.0).indexes(&settled.dequeued).indexes(&settled.requeued);
+                });
+            }
             Self::Part { .. } => _ = w.u8(Self::PART),
             Self::Discard { parts } => _ = w.u8(Self::DISCARD).indexes(parts),
             Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
@@ -252,7 +285,7 @@ impl Record {
     /// The part that is not copied: a message's body.
     pub fn body(&self) -> Body {
         match self {
-            Self::Publish { message, .. } => message.body.clone(),
+            Self::Publish { message, .. } | Self::Staged { message, .. } => message.body.clone(),
             Self::Part { body } => body.clone(),
             _ => Body::default(),
         }
@@ -274,6 +307,11 @@ impl Record {
             Self::PUBLISH_IN_PARTS => {
                 Self::Publish { targets: r.queues()?, message: read_message(&mut r, true, body)? }
             }
+            tag @ (Self::STAGED | Self::STAGED_IN_PARTS) => Self::Staged {
+                targets: r.queues()?,
+                message: read_message(&mut r, tag == Self::STAGED_IN_PARTS, body)?,
+            },
+            Self::TRANSACTION => Self::Transaction { staged: r.u32()?, settled: read_settled(&mut r)? },
             Self::PART => Self::Part { body },
             Self::DISCARD => Self::Discard { parts: r.indexes()? },
             10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
@@ -407,6 +445,12 @@ fn read_message(r: &mut Reader, in_parts: bool, body: Body) -> Result<Message, R
         return Err(RecordError::Malformed { what: "number of parts", value: 0 });
     }
     Ok(Message { exchange, routing_key, properties, persistent, parts: parts.map(Arc::from), body })
+}
+
+fn read_settled(r: &mut Reader) -> Result<Vec<Settled>, RecordError> {
+    let count = r.count(16)?;
+    let one = |_| Ok(Settled { queue: r.queue()?, dequeued: r.indexes()?, requeued: r.indexes()? });
+    (0..count).map(one).collect()
 }
 
 /// Each index as its distance below the one before: a few bytes a message.

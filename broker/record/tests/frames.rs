@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, FRAME_HEADER_BYTES, Frame, FrameError,
     HeldMessage, Identity, Index, Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record,
-    ReplicaName, Rope, ShortStr, StoreId, peek_header,
+    ReplicaName, Rope, Settled, ShortStr, StoreId, peek_header,
 };
 
 fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
@@ -96,6 +96,11 @@ fn binding() -> impl Strategy<Value = Binding> {
     })
 }
 
+fn settled() -> impl Strategy<Value = Settled> {
+    let indexes = || vec(index(), 0..20);
+    (queue(), indexes(), indexes()).prop_map(|(queue, dequeued, requeued)| Settled { queue, dequeued, requeued })
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let indexes = || vec(index(), 0..20);
     prop_oneof![
@@ -108,6 +113,8 @@ fn record() -> impl Strategy<Value = Record> {
         binding().prop_map(Record::Bind),
         binding().prop_map(Record::Unbind),
         (vec(queue(), 0..9), message()).prop_map(|(targets, message)| Record::Publish { targets, message }),
+        (vec(queue(), 0..9), message()).prop_map(|(targets, message)| Record::Staged { targets, message }),
+        (any::<u32>(), vec(settled(), 0..5)).prop_map(|(staged, settled)| Record::Transaction { staged, settled }),
         body().prop_map(|body| Record::Part { body }),
         indexes().prop_map(|parts| Record::Discard { parts }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Dequeue { queue, messages }),

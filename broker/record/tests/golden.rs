@@ -5,7 +5,8 @@ use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
-    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, ShortStr, StoreId,
+    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, Settled, ShortStr,
+    StoreId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -232,6 +233,48 @@ fn publish_in_parts() {
             00000000000109616d712e746f706963
             03612e62030000001000020200000027
             8080200204
+        "#]],
+    );
+}
+
+#[test]
+fn staged() {
+    check_record(
+        &Record::Staged { targets: vec![queue(5), queue(6)], message: message() },
+        &expect![[r#"
+            10020000000500000000000000060000
+            00000000000109616d712e746f706963
+            03612e6203000000100002
+        "#]],
+    );
+}
+
+#[test]
+fn staged_in_parts() {
+    check_record(
+        &Record::Staged { targets: vec![queue(5)], message: message_in_parts() },
+        &expect![[r#"
+            11010000000500000000000000010961
+            6d712e746f70696303612e6203000000
+            10000202000000278080200204
+        "#]],
+    );
+}
+
+#[test]
+fn transaction() {
+    let settled = vec![
+        Settled { queue: queue(5), dequeued: vec![Index(7), Index(8)], requeued: vec![] },
+        Settled { queue: queue(6), dequeued: vec![], requeued: vec![Index(9)] },
+    ];
+    check_record(
+        &Record::Transaction { staged: 2, settled },
+        &expect![[r#"
+            12020000000200000005000000000000
+            00020000000700000000000000080000
+            00000000000000000006000000000000
+            00000000000100000009000000000000
+            00
         "#]],
     );
 }
@@ -469,6 +512,9 @@ fn a_frame_knows_its_message() {
     let frame = Frame::record(position, Index(0), &publish, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(7)));
     assert_eq!(frame.detached_message(), Ok(Some(message())));
+    let staged = Record::Staged { targets: vec![queue(5)], message: message() };
+    let frame = Frame::record(position, Index(0), &staged, &mut BytesMut::new());
+    assert_eq!((frame.message_index(), frame.detached_message()), (Some(Index(7)), Ok(Some(message()))));
     let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() };
     let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(42)));
@@ -494,8 +540,10 @@ fn a_frame_knows_its_part_and_a_large_message_its_length() {
     let message = message_in_parts();
     assert_eq!(message.body_bytes(), (512 << 10) + 4 + 5);
     let publish = Record::Publish { targets: vec![queue(5)], message: message.clone() };
+    let staged = Record::Staged { targets: vec![queue(5)], message: message.clone() };
     let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message.clone() };
     for (frame, index) in [
+        (Frame::record(position, Index(0), &staged, &mut BytesMut::new()), 7),
         (Frame::record(position, Index(0), &publish, &mut BytesMut::new()), 7),
         (Frame::base(position, Index(0), &piece, &mut BytesMut::new()), 42),
     ] {

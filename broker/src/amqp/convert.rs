@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use understudy_core::{Command, EffectKind};
 use understudy_protocol::{
-    DeliverRef, DeliveryTag, FieldTable, GetOkRef, HeaderTooLarge, Method, MethodId, ReplyCode, ReturnRef,
+    DeliverRef, DeliveryTag, FieldTable, GetOkRef, HeaderTooLarge, Method, MethodId, Properties, ReplyCode, ReturnRef,
     ServerConnection, basic, exchange, queue,
 };
 use understudy_record::{Body, Message, PartRef, ShortStr};
@@ -116,35 +117,43 @@ pub(super) fn send(
     effect: EffectKind,
 ) -> Result<Option<Rest>, HeaderTooLarge> {
     let method: Method = match effect {
-        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
-            let head = DeliverRef {
-                consumer_tag: &consumer_tag,
-                delivery_tag: DeliveryTag(delivery_tag.0),
-                redelivered,
-                exchange: &message.exchange,
-                routing_key: &message.routing_key,
-                properties: &message.properties,
-                body: &message.body,
-            };
-            return match rest_of(&message) {
-                None => to.send_deliver(channel, &head).map(|()| None),
-                Some(rest) => to.begin_deliver(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest)),
-            };
+        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, delivery_count, message } => {
+            return with_delivery_count(&message.properties, delivery_count, |properties| {
+                let head = DeliverRef {
+                    consumer_tag: &consumer_tag,
+                    delivery_tag: DeliveryTag(delivery_tag.0),
+                    redelivered,
+                    exchange: &message.exchange,
+                    routing_key: &message.routing_key,
+                    properties,
+                    body: &message.body,
+                };
+                match rest_of(&message) {
+                    None => to.send_deliver(channel, &head).map(|()| None),
+                    Some(rest) => {
+                        to.begin_deliver(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest))
+                    }
+                }
+            });
         }
-        EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
-            let head = GetOkRef {
-                delivery_tag: DeliveryTag(delivery_tag.0),
-                redelivered,
-                exchange: &message.exchange,
-                routing_key: &message.routing_key,
-                message_count,
-                properties: &message.properties,
-                body: &message.body,
-            };
-            return match rest_of(&message) {
-                None => to.send_get_ok(channel, &head).map(|()| None),
-                Some(rest) => to.begin_get_ok(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest)),
-            };
+        EffectKind::BasicGetOk { delivery_tag, redelivered, delivery_count, message_count, message } => {
+            return with_delivery_count(&message.properties, delivery_count, |properties| {
+                let head = GetOkRef {
+                    delivery_tag: DeliveryTag(delivery_tag.0),
+                    redelivered,
+                    exchange: &message.exchange,
+                    routing_key: &message.routing_key,
+                    message_count,
+                    properties,
+                    body: &message.body,
+                };
+                match rest_of(&message) {
+                    None => to.send_get_ok(channel, &head).map(|()| None),
+                    Some(rest) => {
+                        to.begin_get_ok(channel, &head, message.body_bytes()).map(|begun| begun.then_some(rest))
+                    }
+                }
+            });
         }
         EffectKind::BasicReturn { code, text, message } => {
             let head = ReturnRef {
@@ -195,9 +204,28 @@ pub(super) fn send(
         EffectKind::BasicRecoverOk => Method::BasicRecoverOk(basic::RecoverOk::default()),
         EffectKind::ConfirmSelectOk => Method::ConfirmSelectOk(understudy_protocol::confirm::SelectOk::default()),
         EffectKind::TxSelectOk => Method::TxSelectOk(understudy_protocol::tx::SelectOk::default()),
+        EffectKind::TxCommitOk => Method::TxCommitOk(understudy_protocol::tx::CommitOk::default()),
+        EffectKind::TxRollbackOk => Method::TxRollbackOk(understudy_protocol::tx::RollbackOk::default()),
     };
     to.send_method(channel, &method);
     Ok(None)
+}
+
+/// As RabbitMQ's quorum queues do: a message that came back says how often, in a header. One whose properties would not
+/// fit the client's frames with it goes without: what could be delivered once can be delivered again.
+fn with_delivery_count(
+    properties: &Bytes,
+    delivery_count: u32,
+    mut send: impl FnMut(&Bytes) -> Result<Option<Rest>, HeaderTooLarge>,
+) -> Result<Option<Rest>, HeaderTooLarge> {
+    if delivery_count > 0 {
+        let counted =
+            Properties::from_raw(properties.clone()).with_header("x-delivery-count", i64::from(delivery_count));
+        if let Ok(sent) = send(counted.as_bytes()) {
+            return Ok(sent);
+        }
+    }
+    send(properties)
 }
 
 /// Of a large message.
@@ -206,7 +234,7 @@ fn rest_of(message: &Message) -> Option<Rest> {
 }
 
 /// The core keeps tables without their length, as they stand in a record.
-fn table(table: &FieldTable) -> bytes::Bytes {
+fn table(table: &FieldTable) -> Bytes {
     let whole = table.to_bytes();
     whole.slice(whole.len().min(4)..)
 }

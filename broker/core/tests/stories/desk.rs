@@ -7,7 +7,7 @@ use bytes::Bytes;
 use understudy_core::{
     ChannelId, Command, ConnectionId, ConnectionInfo, Core, EffectKind, LOAD_BYTES, Load, Outputs, Publish,
 };
-use understudy_record::{Body, Index, Message, QueueId};
+use understudy_record::{Body, Index, Message, QueueId, Record};
 
 use crate::harness::*;
 
@@ -95,7 +95,7 @@ impl Desk {
         loop {
             let more = self.core.deliver(&mut out);
             for (index, record) in out.records.drain(..) {
-                if let understudy_record::Record::Publish { message, .. } = record {
+                if let Record::Publish { message, .. } | Record::Staged { message, .. } = record {
                     self.store.insert(index, as_read(&message));
                 }
             }

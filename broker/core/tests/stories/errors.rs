@@ -188,7 +188,6 @@ fn hard_errors_close_the_connection() {
         publish_with("", "q", "", "immediate", &BasicProperties::default()),
         Command::BasicQos { prefetch_size: 1, prefetch_count: 0, global: false },
         Command::BasicRecover { requeue: false },
-        Command::TxSelect,
         declare_with("s", "", arguments(&[("x-queue-type", text_value("stream"))])),
     ];
     expect![[r#"
@@ -196,7 +195,6 @@ fn hard_errors_close_the_connection() {
         connection.close 540 NOT_IMPLEMENTED - immediate=true (60,40)
         connection.close 540 NOT_IMPLEMENTED - prefetch_size!=0 (1) (60,10)
         connection.close 540 NOT_IMPLEMENTED - requeue=false (60,110)
-        connection.close 540 NOT_IMPLEMENTED - transactions are not supported yet; use publisher confirms (confirm.select) (90,10)
         connection.close 540 NOT_IMPLEMENTED - queue 's' in vhost '/': x-queue-type 'stream' is not supported; declare it as 'classic' or 'quorum', every queue is replicated (50,10)
     "#]].assert_eq(&refusals(commands));
 }

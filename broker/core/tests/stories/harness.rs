@@ -12,7 +12,8 @@ use understudy_core::{
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, Index, Message, PartRef, Position, Record, ShortStr,
+    BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Position, ProcessId, Record,
+    ReplicaName, Settled, ShortStr, StoreId,
 };
 
 pub(crate) struct Story {
@@ -40,7 +41,9 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn note(&mut self, index: Index, record: &Record) {
         match record {
-            Record::Publish { message, .. } => _ = self.messages.insert(index, as_read(message)),
+            Record::Publish { message, .. } | Record::Staged { message, .. } => {
+                _ = self.messages.insert(index, as_read(message))
+            }
             Record::Part { body } => _ = self.parts.insert(index, body.clone()),
             _ => {}
         }
@@ -77,6 +80,7 @@ pub(crate) fn uncommitted_story() -> Story {
 
 pub(crate) fn promoted(mut core: Core) -> Core {
     let mut out = Outputs::default();
+    core.set_cluster_version(2);
     core.promote(&mut out);
     assert!(out.records.is_empty(), "nothing to clear up");
     core
@@ -446,6 +450,11 @@ pub(crate) fn select() -> Command {
     Command::ConfirmSelect { no_wait: false }
 }
 
+pub(crate) fn epoch_start() -> Record {
+    let primary = Identity { name: ReplicaName::new("b"), store: StoreId(1), process: ProcessId(1) };
+    Record::EpochStart { primary, in_sync: Vec::new() }
+}
+
 // ---- in words
 
 pub(crate) fn describe_record(record: &Record) -> String {
@@ -470,6 +479,23 @@ pub(crate) fn describe_record(record: &Record) -> String {
             let flags = flags(&[("persistent", message.persistent)]);
             format!("publish {} to {}{flags}", describe_message(message), targets.join(" "))
         }
+        Record::Staged { targets, message } => {
+            let targets: Vec<_> = targets.iter().map(|queue| format!("#{queue}")).collect();
+            let flags = flags(&[("persistent", message.persistent)]);
+            format!("staged {} for {}{flags}", describe_message(message), targets.join(" "))
+        }
+        Record::Transaction { staged, settled } => {
+            let mut text = format!("transaction of {staged} staged");
+            for Settled { queue, dequeued, requeued } in settled {
+                if !dequeued.is_empty() {
+                    write!(text, ", dequeue {} from #{queue}", list(dequeued)).unwrap();
+                }
+                if !requeued.is_empty() {
+                    write!(text, ", requeue {} in #{queue}", list(requeued)).unwrap();
+                }
+            }
+            text
+        }
         Record::Part { body } => format!("part '{}'", String::from_utf8_lossy(&body.to_contiguous())),
         Record::Discard { parts } => format!("discard {}", list(parts)),
         Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
@@ -489,12 +515,12 @@ fn describe_effect(kind: &EffectKind) -> String {
         EffectKind::BasicConsumeOk { consumer_tag } => format!("consume-ok {}", describe_tag(consumer_tag)),
         EffectKind::BasicCancelOk { consumer_tag } => format!("cancel-ok {consumer_tag}"),
         EffectKind::BasicCancel { consumer_tag } => format!("cancel {consumer_tag}"),
-        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, message } => {
-            let flags = flags(&[("redelivered", *redelivered)]);
+        EffectKind::BasicDeliver { consumer_tag, delivery_tag, redelivered, delivery_count, message } => {
+            let flags = redelivery(*redelivered, *delivery_count);
             format!("deliver {delivery_tag} to {}: {}{flags}", describe_tag(consumer_tag), describe_message(message))
         }
-        EffectKind::BasicGetOk { delivery_tag, redelivered, message_count, message } => {
-            let flags = flags(&[("redelivered", *redelivered)]);
+        EffectKind::BasicGetOk { delivery_tag, redelivered, delivery_count, message_count, message } => {
+            let flags = redelivery(*redelivered, *delivery_count);
             format!("get-ok {delivery_tag}: {}{flags}, {message_count} left", describe_message(message))
         }
         EffectKind::BasicReturn { code, text, message } => {
@@ -521,6 +547,17 @@ fn describe_effect(kind: &EffectKind) -> String {
         EffectKind::BasicRecoverOk => "recover-ok".to_owned(),
         EffectKind::ConfirmSelectOk => "confirm.select-ok".to_owned(),
         EffectKind::TxSelectOk => "tx.select-ok".to_owned(),
+        EffectKind::TxCommitOk => "tx.commit-ok".to_owned(),
+        EffectKind::TxRollbackOk => "tx.rollback-ok".to_owned(),
+    }
+}
+
+fn redelivery(redelivered: bool, delivery_count: u32) -> String {
+    assert!(redelivered || delivery_count == 0, "it came back, so this is not its first delivery");
+    match (redelivered, delivery_count) {
+        (false, _) => String::new(),
+        (true, 0) => " redelivered".to_owned(),
+        (true, count) => format!(" redelivered x{count}"),
     }
 }
 

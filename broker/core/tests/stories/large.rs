@@ -4,18 +4,13 @@
 use expect_test::expect;
 use understudy_core::{BacklogChunk, BacklogCursor, BacklogItem, Core, EffectKind, Outputs};
 use understudy_protocol::BasicProperties;
-use understudy_record::{BasePiece, Identity, Index, PartRef, ProcessId, QueueId, Record, ReplicaName, StoreId};
+use understudy_record::{BasePiece, Index, PartRef, QueueId, Record};
 
 use crate::desk::Desk;
 use crate::harness::*;
 
 fn mandatory(exchange: &str, key: &str, body: &str) -> understudy_core::Command {
     publish_with(exchange, key, body, "mandatory", &BasicProperties::default())
-}
-
-fn epoch_start() -> Record {
-    let primary = Identity { name: ReplicaName::new("b"), store: StoreId(1), process: ProcessId(1) };
-    Record::EpochStart { primary, in_sync: Vec::new() }
 }
 
 #[test]

@@ -16,3 +16,4 @@ mod random;
 mod replicas;
 mod settling;
 mod topology;
+mod transactions;

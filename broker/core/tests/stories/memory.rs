@@ -353,8 +353,8 @@ fn a_message_whose_getter_is_gone_is_ready_again() {
     assert_eq!(story.core.stats().messages_ready, 2);
     story.say(2, 1, [consume("a", "c", "")]).expect(expect![[r#"
         2/1 > consume-ok c
-        2/1 > deliver 1 to c: '1' redelivered
-        2/1 > deliver 2 to c: '2' redelivered
+        2/1 > deliver 1 to c: '1' redelivered x1
+        2/1 > deliver 2 to c: '2' redelivered x1
     "#]]);
 }
 
@@ -404,7 +404,9 @@ fn what_comes_back_after_it_left_memory_is_read_again_and_keeps_its_place() {
         log 5 requeue 2 in #1
         load 2 for #1
     "#]]);
-    story.answer().expect(expect!["1/1 > deliver 3 to c: '1' redelivered\n"]);
+    story.answer().expect(expect![[r#"
+        1/1 > deliver 3 to c: '1' redelivered x1
+    "#]]);
     story.say(1, 1, [ack_to(0)]).expect(expect![[r#"
         log 6 dequeue 3 2 from #1
         1/1 > deliver 4 to c: '3'

@@ -108,7 +108,9 @@ fn command() -> impl Strategy<Value = Command> {
         2 => (0..4_u16, any::<bool>()).prop_map(|(count, global)| qos(count, global)),
         6 => Just(part("")),
         2 => Just(select()),
-        1 => Just(Command::TxSelect),
+        3 => Just(Command::TxSelect),
+        5 => Just(Command::TxCommit),
+        1 => Just(Command::TxRollback),
         1 => Just(Command::ChannelClose),
     ]
 }
@@ -322,6 +324,9 @@ struct World {
     sending: Vec<Arc<Message>>,
     /// By body: each is unique.
     indexes: HashMap<Bytes, Index>,
+    /// Of each message of a transaction.
+    decisions: HashMap<Index, Index>,
+    staged: Vec<Index>,
     /// Everything written and told, in order.
     story: Vec<String>,
 }
@@ -340,6 +345,8 @@ impl World {
             published: 0,
             sending: Vec::new(),
             indexes: HashMap::new(),
+            decisions: HashMap::new(),
+            staged: Vec::new(),
             story: Vec::new(),
         }
     }
@@ -417,6 +424,7 @@ impl World {
     fn drain(&mut self, out: Outputs) {
         self.story.extend(out.records.iter().map(|record| format!("{record:?}")));
         self.story.extend(out.effects.iter().map(|effect| format!("{effect:?}")));
+        assert!(!self.core.is_amid_transaction(), "a step ends amid a transaction");
         self.story.extend(out.loads.iter().map(|load| format!("{load:?}")));
         for load in out.loads {
             assert!(
@@ -429,12 +437,20 @@ impl World {
             self.loads.push(load);
         }
         for (index, record) in out.records {
-            if let Record::Publish { message, .. } = &record {
+            if let Record::Publish { message, .. } | Record::Staged { message, .. } = &record {
                 self.indexes.insert(message.body.to_contiguous(), index);
+            }
+            match record {
+                Record::Staged { .. } => self.staged.push(index),
+                Record::Transaction { .. } => {
+                    self.decisions.extend(self.staged.drain(..).map(|staged| (staged, index)))
+                }
+                _ => assert_eq!(self.staged, [], "record {index} amid a transaction"),
             }
             self.store.note(index, &record);
             let record = match record {
                 Record::Publish { targets, message } => Record::Publish { targets, message: as_read(&message) },
+                Record::Staged { targets, message } => Record::Staged { targets, message: as_read(&message) },
                 record => record,
             };
             self.plain.apply(index, &record).unwrap();
@@ -455,6 +471,7 @@ impl World {
                 EffectKind::BasicDeliver { message, .. } | EffectKind::BasicGetOk { message, .. } => {
                     let index = self.indexes[&message.body.to_contiguous()];
                     assert_eq!(*message, *self.store.message(index));
+                    let index = self.decisions.get(&index).copied().unwrap_or(index);
                     assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
                     self.sending.extend(Some(message).filter(|message| message.parts.is_some()));
                 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use expect_test::expect;
-use understudy_core::{ApplyError, BacklogChunk, BacklogItem, BacklogMessage, Core, Outputs};
+use understudy_core::{ApplyError, BacklogChunk, BacklogItem, BacklogMessage, Command, Core, DeliveryTag, Outputs};
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, Position, QueueId, Record, ShortStr};
 
 use crate::harness::*;
@@ -229,6 +229,47 @@ fn a_queue_deleted_during_catch_up_ignores_what_still_comes_for_it() {
     replica.apply_base(BasePiece::End { floor: story.core.last_index() }).unwrap();
     assert!(story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100).done);
     assert_eq!(replica.replicated_text(), story.core.replicated_text());
+}
+
+/// Returned by nack, reject, recover, a transaction and a channel's end, before a sync point, while it is read, and after it.
+#[test]
+fn delivery_counts_survive_failover_restart_checkpoint_and_catch_up() {
+    let mut story = story();
+    story.say(1, 1, [declare("a", ""), publish("a", "1"), publish("a", "2")]);
+    let queue = QueueId(Index(1));
+    story.say(1, 1, [get("a", "")]).say(1, 1, [nack(1, false, true), get("a", "")]);
+    story.say(1, 1, [Command::BasicRecover { requeue: true }, get("a", "")]);
+    let sync_point = story.core.begin_sync();
+    let topology = story.core.snapshot_topology();
+    story.say(1, 1, [Command::BasicReject { delivery_tag: DeliveryTag(3), requeue: true }]);
+    let chunk = story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100);
+    let held = story.core.held_chunk(queue, sync_point.next(), sync_point, 100);
+    story.say(2, 1, [get("a", ""), Command::ChannelClose]).say(2, 1, [Command::TxSelect, get("a", "")]);
+    story.say(2, 1, [nack(1, false, true), Command::TxRollback, nack(1, false, true), Command::TxCommit]);
+    story.core.end_sync(sync_point);
+
+    let since = |mut replica: Core, pieces: Vec<BasePiece>| {
+        let end = [BasePiece::QueueDone { queue }, BasePiece::End { floor: story.core.last_index() }];
+        let base = [start(sync_point)].into_iter().chain(topology.clone()).chain([BasePiece::TopologyEnd]);
+        base.chain(pieces).chain(end).for_each(|piece| replica.apply_base(piece).unwrap());
+        let live = &story.log[sync_point.0 as usize..];
+        live.iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
+        replica
+    };
+    let backlog = messages(chunk).0.into_iter().map(|message| piece(queue, message)).collect();
+    let replicas = [
+        story.replica(),
+        since(Core::new(3), backlog),
+        since(Core::new(4), vec![BasePiece::Held { queue, messages: held.messages }]),
+    ];
+    for replica in replicas {
+        assert_eq!(replica.replicated_text(), story.core.replicated_text());
+        let mut next = story.successor(promoted(replica));
+        next.commit().skip().say(1, 1, [get("a", ""), get("a", "")]).expect(expect![[r#"
+            1/1 > get-ok 1: '1' redelivered x5, 1 left
+            1/1 > get-ok 2: '2' redelivered, 0 left
+        "#]]);
+    }
 }
 
 #[test]

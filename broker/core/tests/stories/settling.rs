@@ -37,9 +37,9 @@ fn a_requeued_message_keeps_its_place() {
         .say(1, 1, [nack(3, false, false)])
         .expect(expect![[r#"
             log 5 requeue 2 in #1
-            1/1 > deliver 2 to c: '1' redelivered
+            1/1 > deliver 2 to c: '1' redelivered x1
             log 6 requeue 2 in #1
-            1/1 > deliver 3 to c: '1' redelivered
+            1/1 > deliver 3 to c: '1' redelivered x2
             log 7 dequeue 2 from #1
             1/1 > deliver 4 to c: '2'
         "#]]);
@@ -53,7 +53,7 @@ fn a_requeue_and_a_get_in_one_step_find_each_other() {
         .say(1, 1, [nack(1, false, true), get("a", ""), get("a", "")])
         .expect(expect![[r#"
             log 4 requeue 2 in #1
-            1/1 > get-ok 2: '1' redelivered, 1 left
+            1/1 > get-ok 2: '1' redelivered x1, 1 left
             1/1 > get-ok 3: '2', 0 left
         "#]]);
 }
@@ -89,9 +89,9 @@ fn what_a_lost_connection_held_is_redelivered_to_others() {
     "#]]);
     story.say(2, 1, [consume("a", "next", ""), get("b", "")]).expect(expect![[r#"
         2/1 > consume-ok next
-        2/1 > get-ok 1: 'b1' redelivered, 2 left
-        2/1 > deliver 2 to next: 'a2' redelivered
-        2/1 > deliver 3 to next: 'a3' redelivered
+        2/1 > get-ok 1: 'b1' redelivered x1, 2 left
+        2/1 > deliver 2 to next: 'a2' redelivered x1
+        2/1 > deliver 3 to next: 'a3' redelivered x1
     "#]]);
 }
 
@@ -103,8 +103,8 @@ fn recover_gives_everything_back_and_without_requeue_it_is_not_implemented() {
         log 10 dequeue 4 from #2
         log 11 requeue 6 8 in #2
         1/1 > recover-ok
-        1/1 > deliver 7 to b: 'b2' redelivered
-        1/1 > deliver 8 to b: 'b3' redelivered
+        1/1 > deliver 7 to b: 'b2' redelivered x1
+        1/1 > deliver 8 to b: 'b3' redelivered x1
     "#]]);
     story.say(1, 1, [Command::BasicRecover { requeue: false }]).expect(expect![[r#"
         log 12 requeue 6 8 in #2
@@ -119,8 +119,8 @@ fn recover_async_is_recover_without_an_answer() {
         log 9 dequeue 3 5 7 from #1
         log 10 dequeue 4 from #2
         log 11 requeue 6 8 in #2
-        1/1 > deliver 7 to b: 'b2' redelivered
-        1/1 > deliver 8 to b: 'b3' redelivered
+        1/1 > deliver 7 to b: 'b2' redelivered x1
+        1/1 > deliver 8 to b: 'b3' redelivered x1
     "#]]);
     story.say(1, 1, [Command::BasicRecoverAsync { requeue: false }]).expect(expect![[r#"
         log 12 requeue 6 8 in #2

@@ -392,9 +392,13 @@ fn commands_that_crossed_a_close_are_ignored() {
     let mut story = story();
     story.say(1, 1, [declare("missing", "passive"), declare("a", ""), publish("a", "x")]);
     story.say(2, 1, [Command::ChannelClose, declare("a", "")]);
-    story.close_connection(3).say(4, 1, [Command::TxSelect, declare("a", "")]).say(4, 1, [declare("a", "")]);
+    story.close_connection(3).say(4, 1, [Command::BasicRecover { requeue: false }, declare("a", "")]).say(
+        4,
+        1,
+        [declare("a", "")],
+    );
     story.expect(expect![[r#"
         1/1 > channel.close 404 NOT_FOUND - no queue 'missing' in vhost '/' (50,10)
-        4/1 > connection.close 540 NOT_IMPLEMENTED - transactions are not supported yet; use publisher confirms (confirm.select) (90,10)
+        4/1 > connection.close 540 NOT_IMPLEMENTED - requeue=false (60,110)
     "#]]);
 }

@@ -1,0 +1,281 @@
+//! Transactions (AMQP's class `tx`), as RabbitMQ has them: what a channel publishes, acknowledges and rejects between two
+//! commits takes effect with the second, all of it or nothing, on every replica and across a failover. A rollback, or the
+//! channel's end, drops what was published; what was acknowledged is unacknowledged as before.
+//!
+//! A message is routed, and refused, when it is published, and returned, if nobody takes it, with the commit. Consuming,
+//! `basic.get`, `basic.recover` and all declarations take effect at once: they are in no transaction. How the log holds a
+//! transaction together is in `staged`.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use understudy_record::{Index, Message, QueueId, Record, Settled};
+
+use crate::client::Origin;
+use crate::command::DeliveryTag;
+use crate::core::Core;
+use crate::effect::{EffectKind, Outputs};
+use crate::error::{self, Failure};
+use crate::session::{Answer, Reply, Unacked};
+use crate::settle::{Settlement, take_unacked};
+use crate::{MAX_OPEN_TRANSACTIONS_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_MESSAGES, TRANSACTIONS_SINCE};
+
+/// What a message that waits for its commit takes beside body and properties, in bytes, about.
+const HELD_BYTES: u64 = 256;
+
+/// What a channel has said since its last commit.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    pub(crate) published: Vec<Held>,
+    /// In memory for its sake.
+    pub(crate) bytes: u64,
+    /// In the order in which the client settled them.
+    pub(crate) settled: Vec<HeldSettlement>,
+}
+
+/// A message that waits for its commit.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) message: Message,
+    targets: Vec<QueueId>,
+    mandatory: bool,
+}
+
+/// A delivery that counts as unacknowledged before the commit.
+#[derive(Debug)]
+pub(crate) struct HeldSettlement {
+    tag: u64,
+    pub(crate) unacked: Unacked,
+    settlement: Settlement,
+}
+
+/// All transactions together.
+#[derive(Debug, Default)]
+pub(crate) struct Transactions {
+    /// Channels in transactional mode.
+    pub(crate) channels: usize,
+    /// What their messages take in memory.
+    pub(crate) bytes: u64,
+    /// Written and not committed: the first record and the last, which is the decision. As many as the records in flight,
+    /// which the shell bounds.
+    undecided: VecDeque<(Index, Index)>,
+}
+
+impl Transactions {
+    /// How far the log is committed for those who must not see half of a transaction: not into the middle of one.
+    pub(crate) fn whole(&mut self, committed: Index) -> Index {
+        while self.undecided.pop_front_if(|(_, decision)| *decision <= committed).is_some() {}
+        match self.undecided.front() {
+            Some((first, _)) if *first <= committed => first.previous(),
+            _ => committed,
+        }
+    }
+}
+
+impl Core {
+    /// What transactions that are not committed keep in memory, in bytes; costs nothing to ask.
+    pub fn transaction_bytes(&self) -> u64 {
+        self.transactions.bytes
+    }
+
+    /// Between the records of a transaction, where its state is not to be written down or handed on. It does not last: the
+    /// next records end it.
+    pub fn is_amid_transaction(&self) -> bool {
+        !self.state.staged.is_empty()
+    }
+
+    pub(crate) fn select_transactions(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
+        if self.cluster_version < TRANSACTIONS_SINCE {
+            return Err(error::not_implemented(
+                "transactions need a version of the broker that not every replica of this cluster has yet; upgrade them all",
+            ));
+        }
+        let channel = self.channel_mut(origin);
+        if channel.confirms.is_some() {
+            return Err(error::precondition_failed("cannot switch from confirm to tx mode"));
+        }
+        if channel.transaction.is_none() {
+            channel.transaction = Some(Box::default());
+            self.transactions.channels += 1;
+        }
+        self.reply(origin, EffectKind::TxSelectOk, out);
+        Ok(())
+    }
+
+    pub(crate) fn is_transactional(&mut self, origin: Origin) -> bool {
+        // Nearly always nobody is.
+        self.transactions.channels > 0 && self.channel_mut(origin).transaction.is_some()
+    }
+
+    /// The message waits for the commit.
+    pub(crate) fn publish_later(
+        &mut self,
+        origin: Origin,
+        message: Message,
+        targets: Vec<QueueId>,
+        mandatory: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let parts = message.parts.as_ref().map_or(0, |parts| size_of_val(&**parts));
+        let bytes = HELD_BYTES + (message.properties.len() + message.body.len() + parts) as u64;
+        let open = self.transactions.bytes;
+        let Some(transaction) = &mut self.channel_mut(origin).transaction else { return Ok(()) };
+        let refusal = if transaction.published.len() >= MAX_TRANSACTION_MESSAGES
+            || transaction.bytes + bytes > MAX_TRANSACTION_BYTES
+        {
+            Some(error::transaction_too_large(MAX_TRANSACTION_MESSAGES, MAX_TRANSACTION_BYTES))
+        } else if open + bytes > MAX_OPEN_TRANSACTIONS_BYTES {
+            Some(error::too_many_transactions(MAX_OPEN_TRANSACTIONS_BYTES))
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            self.discard(message.parts.as_ref(), out);
+            return Err(refusal);
+        }
+        transaction.bytes += bytes;
+        transaction.published.push(Held { message, targets, mandatory });
+        self.transactions.bytes += bytes;
+        Ok(())
+    }
+
+    /// The settlement waits for the commit.
+    pub(crate) fn settle_later(
+        &mut self,
+        origin: Origin,
+        tag: DeliveryTag,
+        multiple: bool,
+        settlement: Settlement,
+    ) -> Result<(), Failure> {
+        let channel = self.channel_mut(origin);
+        let taken = take_unacked(&mut channel.unacked, tag, multiple)?;
+        if let Some(transaction) = &mut channel.transaction {
+            let held = taken.into_iter().map(|(tag, unacked)| HeldSettlement { tag, unacked, settlement });
+            transaction.settled.extend(held);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn commit_transaction(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
+        let channel = self.channel_mut(origin);
+        let was_at_limit = channel.is_at_limit();
+        let Transaction { published, bytes, settled } = take(channel.transaction.as_deref_mut())?;
+        self.transactions.bytes -= bytes;
+        let (routed, unrouted) = self.split_by_fate(published);
+        // What no queue takes is as good as taken once the topology by which it is so cannot be undone.
+        let mut gate = if unrouted.is_empty() { Index(0) } else { self.state.topology_index };
+        for Held { message, mandatory, .. } in unrouted {
+            self.drop_unrouted(origin, message, mandatory, out);
+        }
+        let settled = self.settle_held(origin, settled, !was_at_limit);
+        if was_at_limit {
+            self.resume_channel(origin);
+        }
+        if let Some(decision) = self.write_transaction(routed, settled, out) {
+            gate = decision;
+        }
+        let answer = Answer::Known(EffectKind::TxCommitOk);
+        self.push_reply(origin, Reply { gate, confirmable: true, answer, start: None }, out);
+        Ok(())
+    }
+
+    pub(crate) fn roll_back_transaction(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
+        let channel = self.channel_mut(origin);
+        let transaction = take(channel.transaction.as_deref_mut())?;
+        for HeldSettlement { tag, unacked, .. } in &transaction.settled {
+            channel.unacked.put_back(*tag, *unacked);
+        }
+        self.drop_published(transaction.published, transaction.bytes, out);
+        self.reply(origin, EffectKind::TxRollbackOk, out);
+        Ok(())
+    }
+
+    /// The channel has ended.
+    pub(crate) fn end_transaction(&mut self, transaction: Transaction, out: &mut Outputs) {
+        self.transactions.channels -= 1;
+        for HeldSettlement { unacked, .. } in transaction.settled {
+            self.note_settled(unacked, Settlement::Requeue);
+        }
+        self.drop_published(transaction.published, transaction.bytes, out);
+    }
+
+    fn drop_published(&mut self, published: Vec<Held>, bytes: u64, out: &mut Outputs) {
+        self.transactions.bytes -= bytes;
+        published.iter().for_each(|held| self.discard(held.message.parts.as_ref(), out));
+    }
+
+    /// Queues may have gone since the messages were routed. First: those that some queue takes.
+    fn split_by_fate(&self, mut published: Vec<Held>) -> (Vec<Held>, Vec<Held>) {
+        for Held { targets, message, .. } in &mut published {
+            targets.retain(|queue| self.state.queues.contains_key(queue));
+            message.persistent &= targets.iter().any(|queue| self.is_durable(*queue));
+        }
+        published.into_iter().partition(|held| !held.targets.is_empty())
+    }
+
+    /// The deliveries no longer count for any limit; what is to be written of them, by queue.
+    fn settle_held(
+        &mut self,
+        origin: Origin,
+        settled: Vec<HeldSettlement>,
+        resume: bool,
+    ) -> BTreeMap<QueueId, Settled> {
+        let mut by_queue: BTreeMap<QueueId, Settled> = BTreeMap::new();
+        for HeldSettlement { unacked, settlement, .. } in settled {
+            self.free_limits(origin, unacked, resume);
+            let queue = unacked.queue;
+            if !self.state.queues.contains_key(&queue) {
+                continue; // it took its messages along
+            }
+            let nothing = || Settled { queue, dequeued: Vec::new(), requeued: Vec::new() };
+            let settled = by_queue.entry(queue).or_insert_with(nothing);
+            match settlement {
+                Settlement::Dequeue => settled.dequeued.push(unacked.index),
+                Settlement::Requeue => settled.requeued.push(unacked.index),
+            }
+        }
+        by_queue
+    }
+
+    /// The record by which it all takes effect; `None` if there is nothing to write.
+    fn write_transaction(
+        &mut self,
+        routed: Vec<Held>,
+        settled: BTreeMap<QueueId, Settled>,
+        out: &mut Outputs,
+    ) -> Option<Index> {
+        let first = self.next_index();
+        let alone = settled.is_empty() && routed.len() == 1;
+        let mut expected = Vec::with_capacity(routed.len());
+        for Held { message, targets, .. } in routed {
+            let queues = targets.clone();
+            let record = match alone {
+                true => Record::Publish { targets, message },
+                false => Record::Staged { targets, message },
+            };
+            expected.push((self.write(record, out), queues));
+        }
+        if !alone && expected.is_empty() && settled.is_empty() {
+            return None;
+        }
+        let mut decision = first;
+        if !alone {
+            let staged = u32::try_from(expected.len()).expect("a transaction's messages are few: they were counted");
+            let requeued: Vec<QueueId> =
+                settled.values().filter(|settled| !settled.requeued.is_empty()).map(|settled| settled.queue).collect();
+            decision = self.write(Record::Transaction { staged, settled: settled.into_values().collect() }, out);
+            if staged > 0 {
+                self.transactions.undecided.push_back((first, decision));
+            }
+            requeued.into_iter().for_each(|queue| self.mark_dirty(queue));
+        }
+        for (index, queues) in expected {
+            queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
+        }
+        Some(decision)
+    }
+}
+
+/// What was said so far, so that the next transaction begins.
+fn take(transaction: Option<&mut Transaction>) -> Result<Transaction, Failure> {
+    transaction.map(std::mem::take).ok_or_else(|| error::precondition_failed("channel is not transactional"))
+}
