@@ -8,6 +8,7 @@ mod body;
 mod frame;
 mod ids;
 mod record;
+mod scrub;
 mod wire;
 
 pub use body::{Body, Rope};
@@ -19,3 +20,4 @@ pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
     RecordError,
 };
+pub use scrub::StateDigest;
