@@ -20,6 +20,9 @@ use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
 
+/// The newest version of the cluster whose kinds of records this core writes; see [`Core::set_cluster_version`].
+const NEWEST_VERSION: u32 = 2;
+
 /// See the crate's documentation.
 #[derive(Debug)]
 pub struct Core {
@@ -43,6 +46,8 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
+    /// Of the records that every replica of the cluster knows.
+    pub(crate) cluster_version: u32,
     rng: StdRng,
 }
 
@@ -74,6 +79,7 @@ impl Core {
             loads: Loads::default(),
             uploads: BTreeMap::new(),
             unconfirmed: 0,
+            cluster_version: NEWEST_VERSION,
             rng: StdRng::seed_from_u64(seed),
         }
     }

@@ -60,6 +60,7 @@ mod publish;
 mod queue;
 mod reply;
 mod runs;
+mod scrub;
 mod session;
 mod settle;
 mod slots;
@@ -73,6 +74,7 @@ pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag,
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
+pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
 
@@ -119,3 +121,9 @@ pub const MAX_EVICTIONS_PER_STEP: usize = 4096;
 
 /// Messages that leave one queue before the next queue has its turn.
 pub const EVICTIONS_PER_TURN: usize = 256;
+
+/// Messages that one record of a scrub speaks of: it takes the core thread about a tenth of a millisecond.
+pub const SCRUB_MESSAGES: usize = 1 << 14;
+
+/// Queues that one record of a scrub speaks of: about as long, and 11 KiB of log.
+pub const SCRUB_QUEUES: usize = 256;

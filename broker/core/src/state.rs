@@ -13,6 +13,7 @@ use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
 use crate::parts::Parts;
 use crate::queue::Queue;
+use crate::scrub::Difference;
 use crate::tally::Tally;
 
 /// A record that does not fit what this replica has: it has diverged and must start over from its primary.
@@ -46,6 +47,10 @@ pub(crate) struct State {
     /// The last record that changed exchanges, queues or bindings.
     pub(crate) topology_index: Index,
     pub(crate) base: BaseState,
+    /// Up to this record the sync point that the state was built from shows effects of later ones.
+    pub(crate) floor: Index,
+    /// The first difference from the primary that a scrub has found.
+    pub(crate) difference: Option<Difference>,
     /// Sync points that are being read, for replicas that start over and for checkpoints, with how many read each.
     pub(crate) syncs: BTreeMap<Index, usize>,
     pub(crate) tally: Tally,
@@ -72,6 +77,8 @@ impl Default for State {
             last_index: Index(0),
             topology_index: Index(0),
             base: BaseState::None,
+            floor: Index(0),
+            difference: None,
             syncs: BTreeMap::new(),
             tally: Tally::default(),
             parts: Parts::default(),
@@ -110,6 +117,12 @@ impl State {
                 let queue = self.queues.get_mut(queue).ok_or(unknown)?;
                 let (tally, parts) = (&mut self.tally, &mut self.parts);
                 queue.purge(*up_to, except, |index, entry| release(tally, parts, index, &entry));
+            }
+            // The primary made the digests from this very state.
+            Record::Scrub { digests } => {
+                if keep == Keep::Stored {
+                    self.compare(index, digests);
+                }
             }
         }
         if is_topology(record) {
@@ -261,6 +274,11 @@ impl State {
     }
 
     // ---- reading
+
+    /// In no order.
+    pub(crate) fn bindings_to(&self, destination: &Destination) -> impl Iterator<Item = &Binding> {
+        self.by_destination.get(destination).into_iter().flatten().map(|binding| &**binding)
+    }
 
     /// Exchanges that have a binding to `destination`, in order, each once.
     pub(crate) fn sources_of(&self, destination: &Destination) -> Vec<ShortStr> {

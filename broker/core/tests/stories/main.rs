@@ -14,5 +14,6 @@ mod large;
 mod memory;
 mod random;
 mod replicas;
+mod scrub;
 mod settling;
 mod topology;
