@@ -103,6 +103,10 @@ pub struct Arguments {
     /// the log.
     #[arg(long, default_value_t = 50_000)]
     resume_records: u64,
+    /// Within so many milliseconds the primary writes down what all of its state is, slice by slice, and every backup compares
+    /// it with its own; 0: never.
+    #[arg(long, value_name = "MS", default_value_t = 600_000)]
+    scrub_interval_ms: u64,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
@@ -163,6 +167,8 @@ pub struct Config {
     /// Free bytes on the volume below which publishers must wait; 0: never; `None`: by the volume's size.
     pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
+    /// What one pass of comparing the replicas' states takes; zero: there is none.
+    pub scrub_interval: Duration,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -290,6 +296,7 @@ impl TryFrom<Arguments> for Config {
             memory_watermark: given.memory_watermark,
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
+            scrub_interval: Duration::from_millis(given.scrub_interval_ms),
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
-use understudy_journal::{Finished, Journal, JournalError};
+use understudy_journal::{Finished, Flaw, Journal, JournalError};
 use understudy_record::{Epoch, Frame, Index};
 use understudy_replication::Session;
 
@@ -41,8 +41,8 @@ pub(crate) enum Order {
     CompleteBase(Session),
     /// Put a checkpoint in force.
     Install(Box<Finished>),
-    /// Something in the log cannot be read back; dropping the sender says that this is remembered, or cannot be.
-    MarkDamaged(mpsc::Sender<()>),
+    /// The log is not to be counted on; dropping the sender says that this is remembered, or cannot be.
+    MarkFlawed(Flaw, mpsc::Sender<()>),
     /// Read the whole log again.
     Rebuild {
         seed: u64,
@@ -199,7 +199,7 @@ impl JournalThread {
                 let outcome = obsolete.map(|obsolete| (self.journal.first(), obsolete));
                 self.report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
             }),
-            Order::MarkDamaged(_noted) => self.journal.mark_damaged(),
+            Order::MarkFlawed(flaw, _noted) => self.journal.mark_flawed(flaw),
             Order::Rebuild { seed } => {
                 *reports = Reports::default(); // of roles that are over
                 return self.rebuild(seed).map(|()| 0);

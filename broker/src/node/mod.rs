@@ -9,6 +9,7 @@ mod checkpoint;
 mod clients;
 mod event;
 mod primary;
+mod scrub;
 mod status;
 
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +21,7 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
+use understudy_journal::Flaw;
 use understudy_record::{Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
@@ -91,13 +93,15 @@ pub(crate) struct Node {
     checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
     loads: Vec<Load>,
+    scrubber: scrub::Scrubber,
+    agreement: scrub::Agreement,
     /// What this replica runs short of.
     alarms: Alarms,
     shared: Arc<Shared>,
     /// Since when this process has been on its way out.
     leaving: Option<Duration>,
     ended: bool,
-    /// Ends when the journal has marked the store as damaged.
+    /// Ends when the journal has marked the store as one not to be counted on.
     damage_noted: Option<std::sync::mpsc::Receiver<()>>,
     /// The last step ended with messages that could be handed out at once.
     more_to_deliver: bool,
@@ -127,6 +131,7 @@ pub(crate) struct NodeParts {
 impl Node {
     pub(crate) fn new(parts: NodeParts, recovered: Recovered) -> Self {
         let interval = parts.config.checkpoint_bytes;
+        let scrubber = scrub::Scrubber::new(parts.config.scrub_interval);
         let mut node = Self {
             config: parts.config,
             me: parts.me,
@@ -145,6 +150,8 @@ impl Node {
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
             loads: Vec::new(),
+            scrubber,
+            agreement: scrub::Agreement::default(),
             alarms: Alarms::default(),
             shared: parts.shared,
             leaving: None,
@@ -249,10 +256,14 @@ impl Node {
     /// Something in the log cannot be read back. The store is marked, so that this replica's next process is not counted on
     /// before it has fetched everything anew.
     pub(super) fn end_role_damaged(&mut self, reason: String) {
-        let (noted, done) = std::sync::mpsc::channel();
-        self.journal.order(Order::MarkDamaged(noted));
-        self.damage_noted = Some(done);
+        self.mark_flawed(Flaw::Unreadable);
         self.end_role(reason);
+    }
+
+    fn mark_flawed(&mut self, flaw: Flaw) {
+        let (noted, done) = std::sync::mpsc::channel();
+        self.journal.order(Order::MarkFlawed(flaw, noted));
+        self.damage_noted = Some(done);
     }
 
     /// The disk does not do what it must: nothing is acknowledged any more, and another replica takes over.
@@ -300,7 +311,10 @@ impl Node {
     fn handle_tick(&mut self) {
         match &mut self.role {
             Role::Recovering => {}
-            Role::Primary(_) => self.tick_primary(),
+            Role::Primary(_) => {
+                self.tick_primary();
+                self.drive_scrub();
+            }
             Role::Backup(_) => self.tick_backup(),
         }
         self.end_if_left();
@@ -425,10 +439,17 @@ impl Node {
             replicated_only: self.config.replicated_only(),
             backup_timeout: self.config.backup_timeout,
         };
-        let Recovered { core, log, recorded_sets } = recovered;
+        let Recovered { core, log, recorded_sets, inconsistency } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");
         let backup = Backup::new(self.now, config, log);
         self.core = core;
+        if let Some(inconsistency) = inconsistency {
+            tracing::error!(
+                "the state is not what the primary had, so everything is fetched anew: {}",
+                inconsistency.text
+            );
+            self.agreement.found(inconsistency);
+        }
         self.recorded_sets = recorded_sets;
         self.out = Outputs::default();
         self.role = Role::Backup(Box::new(backup::BackupRole::new(backup)));
@@ -440,6 +461,7 @@ impl Node {
     fn recover(&mut self) {
         self.upstream.close();
         self.give_up_checkpoint();
+        self.scrubber.give_up_pass();
         self.uploads.clear(); // their connections are closed
         self.role = Role::Recovering;
         self.core = Core::new(0);
@@ -452,15 +474,6 @@ impl Node {
     /// What the frames say of the set, for a recovery without a Lease (rule 7).
     fn note_sets(&mut self, frames: &[Frame]) {
         frames.iter().for_each(|frame| self.recorded_sets.note(frame));
-    }
-
-    fn apply(&mut self, frames: &[Frame]) -> Result<(), String> {
-        for frame in frames {
-            let index = frame.position.index;
-            let record = frame.decode_record().map_err(|error| format!("record {index}: {error}"))?;
-            self.core.apply(index, &record).map_err(|error| format!("record {index}: {error}"))?;
-        }
-        Ok(())
     }
 
     fn epoch(&self) -> Epoch {

@@ -1,5 +1,6 @@
 //! What the core thread lets others see: a snapshot of itself, whether clients may publish, and where the primary is.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -49,6 +50,9 @@ pub(crate) struct NodeStatus {
     /// What this replica runs short of.
     pub(crate) alarms: Alarms,
     pub(crate) failure: Option<String>,
+    /// How the state was found to differ from the primary's; `None` again once everything was fetched anew.
+    pub(crate) inconsistency: Option<String>,
+    pub(crate) inconsistencies: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +73,8 @@ pub(crate) enum RoleStatus {
         blocked: Option<String>,
         isolated: bool,
         followers: Vec<FollowerStatus>,
+        /// How often each follower's state was found to differ from the primary's, as far as this process knows.
+        disagreed: BTreeMap<ReplicaName, u64>,
         connections: u64,
         queues: u64,
         ready: u64,
@@ -146,6 +152,8 @@ impl Shared {
             journal_stalled_ms: 0,
             alarms: Alarms::default(),
             failure: None,
+            inconsistency: None,
+            inconsistencies: 0,
         };
         Self {
             status: watch::Sender::new(status),
@@ -218,6 +226,8 @@ impl Node {
             journal_stalled_ms: self.journal.stalled_ms(),
             alarms: self.alarms,
             failure: self.shared.failure(),
+            inconsistency: self.agreement.own().map(|own| own.text.clone()),
+            inconsistencies: self.agreement.own_count(),
         }
     }
 
@@ -245,6 +255,7 @@ impl Node {
                     },
                     isolated: role.isolated,
                     followers: role.primary.followers().collect(),
+                    disagreed: self.agreement.counts().clone(),
                     connections: stats.connections as u64,
                     queues: stats.queues as u64,
                     ready: stats.messages_ready as u64,

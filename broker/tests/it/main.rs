@@ -19,4 +19,5 @@ mod inspect;
 mod large;
 mod min_in_sync;
 mod relay;
+mod scrub;
 mod storage;
