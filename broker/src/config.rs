@@ -107,6 +107,10 @@ pub struct Arguments {
     /// it with its own; 0: never.
     #[arg(long, value_name = "MS", default_value_t = 600_000)]
     scrub_interval_ms: u64,
+    /// Serve although this replica's state is not what its last primary had: for a cluster in which no replica's is, once
+    /// somebody has decided whose counts.
+    #[arg(long)]
+    accept_differences: bool,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
@@ -169,6 +173,8 @@ pub struct Config {
     pub resume_records: u64,
     /// What one pass of comparing the replicas' states takes; zero: there is none.
     pub scrub_interval: Duration,
+    /// A state that is not what the last primary had counts all the same.
+    pub accept_differences: bool,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -297,6 +303,7 @@ impl TryFrom<Arguments> for Config {
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
             scrub_interval: Duration::from_millis(given.scrub_interval_ms),
+            accept_differences: given.accept_differences,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })

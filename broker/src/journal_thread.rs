@@ -46,6 +46,7 @@ pub(crate) enum Order {
     /// Read the whole log again.
     Rebuild {
         seed: u64,
+        accept_differences: bool,
     },
 }
 
@@ -200,17 +201,16 @@ impl JournalThread {
                 self.report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
             }),
             Order::MarkFlawed(flaw, _noted) => self.journal.mark_flawed(flaw),
-            Order::Rebuild { seed } => {
+            Order::Rebuild { seed, accept_differences } => {
                 *reports = Reports::default(); // of roles that are over
-                return self.rebuild(seed).map(|()| 0);
+                return self.rebuild(Rebuild::new(seed, accept_differences)).map(|()| 0);
             }
         };
         done.map(|()| bytes).map_err(|error| self.explain(&error))
     }
 
-    fn rebuild(&mut self, seed: u64) -> Result<(), String> {
+    fn rebuild(&mut self, mut rebuild: Rebuild) -> Result<(), String> {
         self.give_up_base().map_err(|error| self.explain(&error))?;
-        let mut rebuild = Rebuild::new(seed);
         self.journal
             .reader()
             .replay(&mut |frame| rebuild.take(frame))

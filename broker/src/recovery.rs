@@ -42,11 +42,14 @@ pub(crate) struct Rebuild {
     applied: Index,
     recorded_sets: RecordedSets,
     inconsistency: Option<Inconsistency>,
+    accepts_differences: bool,
 }
 
 impl Rebuild {
-    pub(crate) fn new(seed: u64) -> Self {
+    /// `accept_differences`: a state that is not what a primary had counts all the same, because somebody said so.
+    pub(crate) fn new(seed: u64, accept_differences: bool) -> Self {
         Self {
+            accepts_differences: accept_differences,
             core: Core::new(seed),
             pending: VecDeque::new(),
             committed: Index(0),
@@ -85,6 +88,9 @@ impl Rebuild {
         let text = match (applied, self.core.take_difference()) {
             (Ok(()), None) => return,
             (Err(error), _) => format!("record {at} of the log cannot be applied: {error}"),
+            (Ok(()), Some(difference)) if self.accepts_differences => {
+                return tracing::error!("accepted as told: {difference}");
+            }
             (Ok(()), Some(difference)) => difference.to_string(),
         };
         self.inconsistency = Some(Inconsistency { at, text });
@@ -97,8 +103,10 @@ impl Rebuild {
         let history = History::new(epochs.to_vec(), last.index)
             .filter(|history| history.last() == last)
             .ok_or_else(|| format!("the log's epochs {epochs:?} do not lead to its end {last}"))?;
-        let Self { core, pending, applied, recorded_sets, inconsistency, .. } = self;
-        let known_before = match journal.flaw() {
+        let Self { core, pending, applied, recorded_sets, inconsistency, accepts_differences, .. } = self;
+        let accepted = |flaw: &Flaw| accepts_differences && matches!(flaw, Flaw::Inconsistent(_));
+        let flaw = journal.flaw().filter(|flaw| !accepted(flaw));
+        let known_before = match flaw {
             Some(Flaw::Inconsistent(at)) => {
                 let text =
                     format!("the state was found to differ from the primary's at record {at}, by an earlier process");
@@ -107,7 +115,7 @@ impl Rebuild {
             Some(Flaw::Unreadable) | None => None,
         };
         let inconsistency = known_before.or(inconsistency);
-        let damaged = journal.flaw().is_some() || inconsistency.is_some();
+        let damaged = flaw.is_some() || inconsistency.is_some();
         let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
         Ok(Recovered {
             core,

@@ -8,7 +8,8 @@
 //! A [`Core`] is one of two things:
 //!
 //! - **A replica**, from the start: [`Core::apply`] takes committed records in index order, [`Core::apply_base`] the pieces of
-//!   a sync point. Nothing else changes it, and it decides nothing.
+//!   a sync point. Nothing else changes it, and it decides nothing. [`Core::take_difference`] says where a primary's scrub
+//!   ([`Core::scrub`], at any moment) found it to have something else than the primary.
 //! - **A primary**, from [`Core::promote`] on. Its methods come in this order in each step of the shell's loop:
 //!   [`Core::connection_opened`], [`Core::handle`], [`Core::handle_writable`], [`Core::connection_closed`] for what arrived;
 //!   [`Core::handle_committed`] if the log moved, [`Core::handle_loaded`] if messages were read back; then [`Core::deliver`]

@@ -8,8 +8,8 @@ use crate::{Index, QueueId};
 /// What part of the state is, as of the record that says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateDigest {
-    /// Everything but the queues: exchanges, the bindings that lead to exchanges, parts that no message has claimed. Of the
-    /// queues only their number.
+    /// Everything but the queues: exchanges that were declared, the bindings that lead to exchanges, parts that no message has
+    /// claimed. Of the queues only their number.
     Topology { exchanges: u64, queues: u64, digest: u64 },
     /// The messages of a queue with indexes from `from` up to, not including, `to`. With `from` 0 the queue itself and the
     /// bindings that lead to it are in the digest too.

@@ -517,11 +517,14 @@ fn scrub() {
     let topology = StateDigest::Topology { exchanges: 6, queues: 2, digest: 0xfeed };
     let (from, to) = (Index(0x10), Index(u64::MAX));
     let slice = StateDigest::Queue { queue: queue(5), from, to, messages: 3, digest: 0xbeef };
-    check_record(&Record::Scrub { digests: vec![topology, slice] }, &expect![[r#"
+    check_record(
+        &Record::Scrub { digests: vec![topology, slice] },
+        &expect![[r#"
         18020000000106000000000000000200
         000000000000edfe0000000000000205
         000000000000001000000000000000ff
         ffffffffffffff0300000000000000ef
         be000000000000
-    "#]]);
+    "#]],
+    );
 }

@@ -467,7 +467,8 @@ impl Node {
         self.core = Core::new(0);
         self.out = Outputs::default();
         self.loads.clear();
-        self.journal.order(Order::Rebuild { seed: self.config.seed });
+        let (seed, accept_differences) = (self.config.seed, self.config.accept_differences);
+        self.journal.order(Order::Rebuild { seed, accept_differences });
         self.publish_status();
     }
 

@@ -22,17 +22,18 @@ pub(super) struct Scrubber {
     /// With the time it began.
     pass: Option<(ScrubPass, Duration)>,
     next_pass: Duration,
+    /// The last record written: the next waits for its commit, so that there are never many that wait.
+    last: Index,
 }
 
 impl Scrubber {
     pub(super) fn new(interval: Duration) -> Self {
-        Self { interval, pass: None, next_pass: Duration::ZERO }
+        Self { interval, pass: None, next_pass: Duration::ZERO, last: Index(0) }
     }
 
     /// The state is no more.
     pub(super) fn give_up_pass(&mut self) {
-        self.pass = None;
-        self.next_pass = Duration::ZERO;
+        *self = Self::new(self.interval);
     }
 }
 
@@ -41,6 +42,8 @@ impl Scrubber {
 pub(super) struct Agreement {
     own: Option<Inconsistency>,
     own_count: u64,
+    /// The own state is worth nothing, and the process on its way out.
+    given_up: bool,
     /// By which record each backup that has not fetched everything since was found to differ.
     open: BTreeMap<ReplicaName, Index>,
     counts: BTreeMap<ReplicaName, u64>,
@@ -62,7 +65,10 @@ impl Agreement {
     }
 
     pub(super) fn found(&mut self, inconsistency: Inconsistency) {
-        self.own_count += 1;
+        // The log is read again whenever a catch-up breaks: it says the same again.
+        if self.own.as_ref().is_none_or(|own| own.at != inconsistency.at) {
+            self.own_count += 1;
+        }
         self.own = Some(inconsistency);
     }
 
@@ -96,7 +102,8 @@ impl Node {
     pub(super) fn drive_scrub(&mut self) {
         let Role::Primary(role) = &self.role else { return };
         let scrubber = &mut self.scrubber;
-        if scrubber.interval.is_zero() || role.isolated || self.leaving.is_some() {
+        let waits = role.primary.committed() < scrubber.last;
+        if scrubber.interval.is_zero() || waits || role.isolated || self.leaving.is_some() {
             return;
         }
         if scrubber.pass.is_none() && self.now >= scrubber.next_pass {
@@ -105,7 +112,7 @@ impl Node {
         }
         let Some((pass, began)) = &mut scrubber.pass else { return };
         if self.now.saturating_sub(*began) >= scrubber.interval.mul_f64(pass.progress()) {
-            self.core.scrub(pass, SCRUB_MESSAGES, &mut self.out);
+            scrubber.last = self.core.scrub(pass, SCRUB_MESSAGES, &mut self.out).unwrap_or(scrubber.last);
         }
         if pass.is_done() {
             scrubber.pass = None;
@@ -122,7 +129,7 @@ impl Node {
     /// Committed records. Once the state is given up nothing is applied to it any more.
     pub(super) fn apply(&mut self, frames: &[Frame]) {
         for frame in frames {
-            if self.ended || self.has_given_up() {
+            if self.ended || self.agreement.given_up {
                 return;
             }
             let at = frame.position.index;
@@ -142,7 +149,7 @@ impl Node {
     /// After records were applied.
     pub(super) fn look_for_difference(&mut self) {
         if let Some(difference) = self.core.take_difference()
-            && !self.has_given_up()
+            && !self.agreement.given_up
         {
             self.give_up_state(Inconsistency { at: difference.index, text: difference.to_string() });
         }
@@ -151,18 +158,13 @@ impl Node {
     /// This replica was elected, and has applied all of its log. If that was impossible another must be. If the state is not
     /// what the predecessor had, it counts all the same: there is no other authority left, and the log is whole.
     pub(super) fn may_take_over(&mut self) -> bool {
-        self.ended |= self.has_given_up();
+        self.ended |= self.agreement.given_up;
         if let Some(difference) = self.core.take_difference().filter(|_| !self.ended) {
             tracing::error!(
                 "elected with a state that is not what the last primary had; it counts from here on: {difference}"
             );
         }
         !self.ended
-    }
-
-    /// The state is worth nothing, and the process on its way out.
-    fn has_given_up(&self) -> bool {
-        self.leaving.is_some() && self.agreement.own.is_some()
     }
 
     /// What this replica has made of the log is not what the primary has.
@@ -181,6 +183,7 @@ impl Node {
         self.mark_flawed(Flaw::Inconsistent(at));
         self.give_up_checkpoint();
         self.agreement.found(inconsistency);
+        self.agreement.given_up = true;
         self.leaving.get_or_insert(self.now);
         // Who hears no primary has nobody to wait for.
         self.ended |= !told;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bytes::{Bytes, BytesMut};
 use understudy_record::{Frame, Record, Rope};
 
-use crate::harness::{Broker, Client, Cluster, Settings, await_true};
+use crate::harness::{Broker, Client, Cluster, Settings, Single, await_true};
 
 const MESSAGES: u64 = 20;
 
@@ -132,6 +132,30 @@ fn a_log_that_leads_elsewhere_is_found_when_it_is_read() {
     assert_eq!(disagreements(&cluster, forged), Some(1));
     drop(client);
     serves_what_is_left(&mut cluster, forged, 2);
+}
+
+/// A replica that nobody can give the true state keeps what it has, serves nobody, and says so, until a person decides.
+#[test]
+fn a_state_that_differs_is_served_only_when_told() {
+    let mut broker = Single::start_with(scrub_every(100));
+    let mut client = Client::guest(broker.amqp());
+    publish_some(&mut client);
+    take(&mut client, 0);
+    await_scrubs(&broker, 6);
+    broker.kill();
+    forge(&last_acknowledgement(&broker.settings.data));
+    broker.restart();
+    broker.await_log("so everything is fetched anew: as of record ");
+    broker.await_log("solo-0 has a damaged or unfinished store");
+    assert!(!broker.is_ready());
+
+    broker.settings.extra.push("--accept-differences".into());
+    broker.restart();
+    broker.await_ready();
+    assert!(broker.log().contains("accepted as told: as of record "));
+    let mut client = Client::guest(broker.amqp());
+    let first = client.get("work", true).unwrap();
+    assert_eq!(*first.body.to_contiguous(), 0_u64.to_be_bytes(), "the log says that message 1 was taken");
 }
 
 #[test]

@@ -34,9 +34,9 @@ fn what_a_state_is_as_numbers() {
         11 Scrub {
             digests: [
                 Topology {
-                    exchanges: 0x6,
+                    exchanges: 0x1,
                     queues: 0x2,
-                    digest: 0x4adaaf7bbb4beb08,
+                    digest: 0xb555fe1755f92c1d,
                 },
             ],
         }
@@ -135,7 +135,7 @@ fn a_queue_that_a_replica_lacks_is_named() {
         replica.take_difference().map(|difference| difference.to_string() + "\n")
     });
     expect![[r#"
-        as of record 11 the primary has 6 exchanges and 2 queues, digest 4adaaf7bbb4beb08; here are 6 exchanges and 1 queues, digest 4adaaf7bbb4beb08
+        as of record 11 the primary has 1 exchanges and 2 queues, digest b555fe1755f92c1d; here are 1 exchanges and 1 queues, digest b555fe1755f92c1d
         as of record 12 the primary has 2 messages from 0 on in queue 1, digest f0fd096c60893566; here is no such queue
     "#]].assert_eq(&found.collect::<String>());
 }
