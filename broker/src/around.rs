@@ -8,7 +8,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
 use understudy_core::Load;
-use understudy_journal::LogReader;
+use understudy_journal::{Flaw, LogReader};
 use understudy_node::{
     BacklogReply, CheckpointId, CheckpointOrder, ChunkToSend, Event, FollowerEvent, Order, READ_BYTES, Surroundings,
     Target, read_messages,
@@ -42,8 +42,8 @@ impl Surroundings for Around {
         Duration::from_millis(self.journal.stalled_ms())
     }
 
-    fn mark_damaged(&mut self) {
-        self.journal.order(Order::MarkDamaged(self.damage_noted.clone()));
+    fn mark_flawed(&mut self, flaw: Flaw) {
+        self.journal.order(Order::MarkFlawed(flaw, self.damage_noted.clone()));
     }
 
     fn checkpoint(&mut self, id: CheckpointId, order: CheckpointOrder) {

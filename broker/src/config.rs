@@ -104,6 +104,14 @@ pub struct Arguments {
     /// the log.
     #[arg(long, default_value_t = 50_000)]
     resume_records: u64,
+    /// Within so many milliseconds the primary writes down what all of its state is, slice by slice, and every backup compares
+    /// it with its own; 0: never.
+    #[arg(long, value_name = "MS", default_value_t = 600_000)]
+    scrub_interval_ms: u64,
+    /// Serve although this replica's state is not what its last primary had: for a cluster in which no replica's is, once
+    /// somebody has decided whose counts.
+    #[arg(long)]
+    accept_differences: bool,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
@@ -164,6 +172,10 @@ pub struct Config {
     /// Free bytes on the volume below which publishers must wait; 0: never; `None`: by the volume's size.
     pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
+    /// What one pass of comparing the replicas' states takes; zero: there is none.
+    pub scrub_interval: Duration,
+    /// A state that is not what the last primary had counts all the same.
+    pub accept_differences: bool,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -291,6 +303,8 @@ impl TryFrom<Arguments> for Config {
             memory_watermark: given.memory_watermark,
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
+            scrub_interval: Duration::from_millis(given.scrub_interval_ms),
+            accept_differences: given.accept_differences,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })
@@ -319,6 +333,9 @@ impl Config {
     /// What the node is told.
     pub(crate) fn node(&self) -> NodeConfig {
         NodeConfig {
+            replicas: self.replica_names(),
+            scrub_interval: self.scrub_interval,
+            accept_differences: self.accept_differences,
             seed: self.seed,
             min_in_sync: self.min_in_sync,
             replicated_only: self.replicated_only(),

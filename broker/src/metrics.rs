@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use prometheus::{Encoder, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 use understudy_node::{CheckpointCounts, NodeStatus, RoleStatus, Usage};
 
@@ -36,6 +36,8 @@ pub(crate) struct Metrics {
     checkpoints: IntCounter,
     checkpoint_bytes: IntCounter,
     moved_bytes: IntCounter,
+    inconsistencies: IntCounter,
+    follower_inconsistencies: IntCounterVec,
     /// Counters that follow others' counts do so one request at a time.
     following: Mutex<()>,
 }
@@ -53,6 +55,14 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok(counter)
         };
+        let follower_inconsistencies = IntCounterVec::new(
+            Opts::new(
+                "follower_inconsistencies_total",
+                "How often a backup's state differed from this primary's, so that it fetched everything anew",
+            ),
+            &["follower"],
+        )?;
+        registry.register(Box::new(follower_inconsistencies.clone()))?;
         Ok(Self {
             connections: gauge("connections", "AMQP connections served by this broker")?,
             relayed_connections: counter("relayed_connections_total", "AMQP connections relayed to the primary")?,
@@ -83,6 +93,11 @@ impl Metrics {
             checkpoints: counter("checkpoints_total", "Checkpoints that came into force")?,
             checkpoint_bytes: counter("checkpoint_bytes_total", "Bytes of the checkpoints that came into force")?,
             moved_bytes: counter("moved_bytes_total", "Bytes of messages moved out of mostly dead segments")?,
+            inconsistencies: counter(
+                "inconsistencies_total",
+                "How often this replica's state differed from its primary's, the last one before this start included",
+            )?,
+            follower_inconsistencies,
             following: Mutex::new(()),
             registry,
         })
@@ -114,6 +129,13 @@ impl Metrics {
             follow(&self.checkpoints, &checkpoints.count);
             follow(&self.checkpoint_bytes, &checkpoints.bytes);
             follow(&self.moved_bytes, &checkpoints.moved_bytes);
+            self.inconsistencies.inc_by(status.inconsistencies.saturating_sub(self.inconsistencies.get()));
+            if let RoleStatus::Primary { disagreed, .. } = &status.role {
+                for (follower, count) in disagreed {
+                    let counter = self.follower_inconsistencies.with_label_values(&[follower.as_str()]);
+                    counter.inc_by(count.saturating_sub(counter.get()));
+                }
+            }
         }
         let is_primary = matches!(status.role, RoleStatus::Primary { .. });
         self.primary.set(is_primary.into());

@@ -189,7 +189,7 @@ async fn listen(address: std::net::SocketAddr, option: &str) -> anyhow::Result<T
 fn open_journal(config: &Config, progress: &Progress) -> anyhow::Result<(Journal, Recovered)> {
     let directory = &config.data_dir;
     let storage = Arc::new(DirStorage::open(directory)?);
-    let mut rebuild = Rebuild::new(config.seed);
+    let mut rebuild = Rebuild::new(config.seed, config.accept_differences);
     let fresh = StoreId(rand::random());
     // One segment before the checkpoint stays: a follower that was away for a moment resumes.
     let retain_bytes = config.segment_bytes;

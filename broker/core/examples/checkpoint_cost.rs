@@ -1,12 +1,12 @@
-//! What a large backlog costs: how long a checkpoint keeps the core from its work, in slices, how much memory a message
-//! takes that is stored only, and how long messages take to leave memory.
+//! What a large backlog costs: how long a checkpoint, or a scrub, keeps the core from its work, in slices, how much memory a
+//! message takes that is stored only, and how long messages take to leave memory.
 //!
 //! `cargo run --release -p understudy-core --example checkpoint_cost`
 
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use understudy_core::{Core, Outputs};
+use understudy_core::{Core, Outputs, SCRUB_MESSAGES};
 use understudy_record::{BasePiece, Binding, Body, Destination, Index, Message, QueueId, QueueSpec, Record, ShortStr};
 
 const QUEUES: u64 = 10_000;
@@ -30,6 +30,7 @@ fn main() {
     let grown = resident_set() - before;
     println!("{MESSAGES} messages in one queue: {:.1} bytes of memory a message", grown as f64 / MESSAGES as f64);
     report_checkpoint(&mut long);
+    report_scrub(&mut long);
     drop(long);
 
     let mut core = Core::new(1);
@@ -51,6 +52,7 @@ fn main() {
     println!("{MESSAGES} messages in {QUEUES} queues: {:.1} bytes of memory a message", grown as f64 / MESSAGES as f64);
     report_checkpoint(&mut core);
     recover(&core);
+    report_scrub(&mut core);
     drop(core);
     evict();
 }
@@ -143,6 +145,33 @@ fn checkpoint(core: &mut Core) -> Cost {
     }
     (_, cost.end) = timed(|| core.end_sync(sync_point));
     cost
+}
+
+/// What a primary takes; a replica that compares takes the same.
+fn report_scrub(core: &mut Core) {
+    let mut out = Outputs::default();
+    core.promote(&mut out);
+    let begin = (0..ROUNDS).map(|_| timed(|| core.begin_scrub()).1).min().unwrap_or_default();
+    let mut fastest: Vec<Duration> = Vec::new();
+    for _ in 0..ROUNDS {
+        let mut pass = core.begin_scrub();
+        for slice in 0.. {
+            let (written, took) = timed(|| core.scrub(&mut pass, SCRUB_MESSAGES, &mut out));
+            if written.is_none() {
+                break;
+            }
+            match fastest.get_mut(slice) {
+                Some(fastest) => *fastest = took.min(*fastest),
+                None => fastest.push(took),
+            }
+        }
+    }
+    let (longest, total) = (fastest.iter().max().copied().unwrap_or_default(), fastest.iter().sum::<Duration>());
+    println!(
+        "  scrub: begun in {begin:?}, {} slices, longest {longest:?}, total {total:?}: {:.1} ns a message",
+        fastest.len(),
+        total.as_nanos() as f64 / MESSAGES as f64
+    );
 }
 
 fn recover(core: &Core) {

@@ -183,12 +183,12 @@ impl State {
                 }
                 Ok(())
             }
-            (BaseState::Backlog { .. }, BasePiece::End { .. }) => {
+            (BaseState::Backlog { .. }, BasePiece::End { floor }) => {
                 if self.queues.values().any(Queue::awaits_backlog) {
                     return Err(ApplyError::Base { what: "the end before every queue was done" });
                 }
                 self.parts.forget_expected();
-                self.base = BaseState::Complete;
+                (self.base, self.floor) = (BaseState::Complete, floor);
                 Ok(())
             }
             (BaseState::Topology { .. }, _) => Err(ApplyError::Base { what: "backlog before the end of the topology" }),

@@ -87,7 +87,8 @@ impl Core {
     // ---- a replica
 
     /// Applies the record at `position`, which is the one after [`Self::last_index`]. On an error nothing has changed, and
-    /// the replica has diverged from its primary. What messages say is not kept in memory: the log has it.
+    /// the replica has diverged from its primary. What messages say is not kept in memory: the log has it. What a
+    /// [`Record::Scrub`] has found is for [`Self::take_difference`] to say.
     pub fn apply(&mut self, position: Index, record: &Record) -> Result<(), ApplyError> {
         debug_assert_eq!(self.role, Role::Replica, "a primary writes its own records");
         self.state.apply(position, record, Keep::Stored)

@@ -8,7 +8,8 @@
 //! A [`Core`] is one of two things:
 //!
 //! - **A replica**, from the start: [`Core::apply`] takes committed records in index order, [`Core::apply_base`] the pieces of
-//!   a sync point. Nothing else changes it, and it decides nothing.
+//!   a sync point. Nothing else changes it, and it decides nothing. [`Core::take_difference`] says where a primary's scrub
+//!   ([`Core::scrub`], at any moment) found it to have something else than the primary.
 //! - **A primary**, from [`Core::promote`] on. Its methods come in this order in each step of the shell's loop:
 //!   [`Core::connection_opened`], [`Core::handle`], [`Core::handle_writable`], [`Core::connection_closed`] for what arrived;
 //!   [`Core::handle_committed`] if the log moved, [`Core::handle_loaded`] if messages were read back; then [`Core::deliver`]
@@ -67,6 +68,7 @@ mod publish;
 mod queue;
 mod reply;
 mod runs;
+mod scrub;
 mod session;
 mod settle;
 mod slots;
@@ -82,6 +84,7 @@ pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag,
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
+pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
 
@@ -142,3 +145,9 @@ pub const MAX_EVICTIONS_PER_STEP: usize = 4096;
 
 /// Messages that leave one queue before the next queue has its turn.
 pub const EVICTIONS_PER_TURN: usize = 256;
+
+/// Messages that one record of a scrub speaks of: it takes the core thread about a tenth of a millisecond.
+pub const SCRUB_MESSAGES: usize = 1 << 14;
+
+/// Queues that one record of a scrub speaks of: about as long, and 11 KiB of log.
+pub const SCRUB_QUEUES: usize = 256;

@@ -146,6 +146,11 @@ impl Queue {
         self.entries.iter().map(|(key, entry)| (Index(key), entry))
     }
 
+    /// With `from` and above, oldest first.
+    pub(crate) fn entries_from(&self, from: Index) -> impl Iterator<Item = (Index, &Entry)> {
+        self.entries.iter_after(from.0.saturating_sub(1)).map(|(key, entry)| (Index(key), entry))
+    }
+
     /// Below `before`, newest first.
     pub(crate) fn entries_down_from(&self, before: Index) -> impl Iterator<Item = (Index, &Entry)> {
         self.entries.iter_down_from(before.0).map(|(key, entry)| (Index(key), entry))

@@ -15,6 +15,7 @@ use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
 use crate::parts::Parts;
 use crate::queue::Queue;
+use crate::scrub::Difference;
 use crate::staged::Staged;
 use crate::tally::Tally;
 
@@ -53,6 +54,10 @@ pub(crate) struct State {
     /// The last record that changed exchanges, queues or bindings.
     pub(crate) topology_index: Index,
     pub(crate) base: BaseState,
+    /// Up to this record the sync point that the state was built from shows effects of later ones.
+    pub(crate) floor: Index,
+    /// The first difference from the primary that a scrub has found.
+    pub(crate) difference: Option<Difference>,
     /// Sync points that are being read, for replicas that start over and for checkpoints, with how many read each.
     pub(crate) syncs: BTreeMap<Index, usize>,
     pub(crate) tally: Tally,
@@ -81,6 +86,8 @@ impl Default for State {
             last_index: Index(0),
             topology_index: Index(0),
             base: BaseState::None,
+            floor: Index(0),
+            difference: None,
             syncs: BTreeMap::new(),
             tally: Tally::default(),
             parts: Parts::default(),
@@ -129,6 +136,12 @@ impl State {
                 let queue = self.queues.get_mut(queue).ok_or(unknown)?;
                 let (tally, parts) = (&mut self.tally, &mut self.parts);
                 queue.purge(*up_to, except, |index, entry| release(tally, parts, index, &entry));
+            }
+            // The primary made the digests from this very state.
+            Record::Scrub { digests } => {
+                if keep == Keep::Stored {
+                    self.compare(index, digests);
+                }
             }
         }
         if is_topology(record) {
@@ -296,6 +309,11 @@ impl State {
     }
 
     // ---- reading
+
+    /// In no order.
+    pub(crate) fn bindings_to(&self, destination: &Destination) -> impl Iterator<Item = &Binding> {
+        self.by_destination.get(destination).into_iter().flatten().map(|binding| &**binding)
+    }
 
     /// Exchanges that have a binding to `destination`, in order, each once.
     pub(crate) fn sources_of(&self, destination: &Destination) -> Vec<ShortStr> {

@@ -54,7 +54,7 @@ impl Journal {
         }
         let durable = self.sync()?;
         self.usable()?; // the sync's mark may have failed
-        let meta = StoreMeta { generation: self.log.tail_id.generation, damaged: false, ..self.meta };
+        let meta = StoreMeta { generation: self.log.tail_id.generation, flaw: None, ..self.meta };
         let written = meta.write(&*self.storage);
         self.or_fail(written)?;
         self.meta = meta;

@@ -220,7 +220,7 @@ mod tests {
     use crate::checkpoint::{Manifest, create_draft};
     use crate::sim::SimStorage;
 
-    const META: StoreMeta = StoreMeta { id: StoreId(7), epoch: Epoch(1), generation: 2, damaged: false };
+    const META: StoreMeta = StoreMeta { id: StoreId(7), epoch: Epoch(1), generation: 2, flaw: None };
 
     /// As found on a disk that has a checkpoint of `generation`, for a log from segment 3 on, with one kept segment of each
     /// kind, 100 bytes long.

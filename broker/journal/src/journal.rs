@@ -14,7 +14,7 @@ use crate::reader::{LogReader, Segment, Shared, lock};
 use crate::recovery::{self, Progress, Recovery, Visit, create_segment};
 use crate::segment::{Cursor, Item, MARK_BYTES, SegmentId, encode_mark};
 use crate::state::{Base, LogState};
-use crate::store::StoreMeta;
+use crate::store::{Flaw, StoreMeta};
 use crate::store_map::StoreMap;
 use crate::{Storage, StorageFile};
 
@@ -177,9 +177,9 @@ impl Journal {
         self.log.state.epoch_at(index)
     }
 
-    /// Something in the log cannot be read back; see [`Self::mark_damaged`].
-    pub fn is_damaged(&self) -> bool {
-        self.meta.damaged
+    /// Why the log is not to be counted on, if so; see [`Self::mark_flawed`].
+    pub fn flaw(&self) -> Option<Flaw> {
+        self.meta.flaw
     }
 
     /// A new store is being filled: this one is dirty. What [`sync`](Self::sync) reports meanwhile concerns the new store,
@@ -302,13 +302,14 @@ impl Journal {
         Ok(())
     }
 
-    /// Remembers that something in the log cannot be read back, until another log has taken its place. Durable on return.
-    pub fn mark_damaged(&mut self) -> Result<(), JournalError> {
+    /// Remembers that the log is not to be counted on, until another one has taken its place; the first reason stays. Durable
+    /// on return.
+    pub fn mark_flawed(&mut self, flaw: Flaw) -> Result<(), JournalError> {
         self.usable()?;
-        if self.meta.damaged {
+        if self.meta.flaw.is_some() {
             return Ok(());
         }
-        let meta = StoreMeta { damaged: true, ..self.meta };
+        let meta = StoreMeta { flaw: Some(flaw), ..self.meta };
         let written = meta.write(&*self.storage);
         self.or_fail(written)?;
         self.meta = meta;

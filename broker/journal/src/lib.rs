@@ -44,3 +44,4 @@ pub use reader::{LogReader, ReadError};
 pub use recovery::{Progress, Recovery, TornTail, Visit, VisitError};
 pub use state::OrderError;
 pub use storage::{Storage, StorageFile};
+pub use store::Flaw;

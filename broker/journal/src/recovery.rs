@@ -119,7 +119,7 @@ pub(crate) fn open(
 /// Begins a store in a directory that has none.
 fn begin(storage: &dyn Storage, id: StoreId, names: &[String]) -> Result<Opened, OpenError> {
     remove_all(storage, left_by_first_start(storage, names)?.into_iter())?;
-    let meta = StoreMeta { id, epoch: Epoch(0), generation: 0, damaged: false };
+    let meta = StoreMeta { id, epoch: Epoch(0), generation: 0, flaw: None };
     let id = SegmentId::log(0, 0);
     let tail = create_segment(storage, meta.id, id, Position::default())?;
     tail.sync_data().map_err(Failure::of(storage, "sync", &id.name()))?;

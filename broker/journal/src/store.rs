@@ -1,10 +1,10 @@
 //! The file `store`: whose directory this is, the highest epoch it knows (rule 2), which generation of the log is the
-//! current one, and whether that one was found damaged. A few lines of text with a checksum, replaced as a whole and durably. It is written only when the current
-//! generation's first segment exists, so a store without it has lost something.
+//! current one, and whether that one is not to be counted on. A few lines of text with a checksum, replaced as a whole and
+//! durably. It is written only when the current generation's first segment exists, so a store without it has lost something.
 
 use std::io::IoSlice;
 
-use understudy_record::{Epoch, StoreId};
+use understudy_record::{Epoch, Index, StoreId};
 
 use crate::error::{Failure, OpenError};
 use crate::storage::read_full;
@@ -19,20 +19,33 @@ const TITLE: &str = "understudy store";
 /// Far above what the lines need.
 const MAX_BYTES: usize = 4096;
 
+/// Why the log of a store's generation is not to be counted on: the store is whole again with the next generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// Something in it cannot be read back.
+    Unreadable,
+    /// What the replica had made of it was not what the primary had, as this record showed. Its checkpoint may be wrong.
+    Inconsistent(Index),
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreMeta {
     pub(crate) id: StoreId,
     /// No record of a lower epoch's primary is taken any more.
     pub(crate) epoch: Epoch,
     pub(crate) generation: u32,
-    /// Something in the log of this generation cannot be read back: the store is whole again with the next one.
-    pub(crate) damaged: bool,
+    pub(crate) flaw: Option<Flaw>,
 }
 
 impl StoreMeta {
     fn encode(&self) -> String {
-        let Self { id, epoch, generation, damaged } = self;
-        let damaged = if *damaged { "yes" } else { "no" };
+        let Self { id, epoch, generation, flaw } = self;
+        // The last line is not there without need: a build that does not know it takes the one before for its own.
+        let damaged = match flaw {
+            None => "no".to_owned(),
+            Some(Flaw::Unreadable) => "yes".to_owned(),
+            Some(Flaw::Inconsistent(at)) => format!("yes\ninconsistent-at {at}"),
+        };
         let lines =
             format!("{TITLE}\nformat {FORMAT}\nid {id}\nepoch {epoch}\ngeneration {generation}\ndamaged {damaged}\n");
         format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes()))
@@ -100,13 +113,16 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
         Err(_) => return Err(bad),
     }
     let parsed = (field("id")?.parse(), field("epoch")?.parse(), field("generation")?.parse());
-    let damaged = match field("damaged")? {
-        "yes" => true,
-        "no" => false,
+    let damaged = field("damaged")?;
+    let inconsistent_at = field("inconsistent-at").ok().map(str::parse).transpose();
+    let flaw = match (damaged, inconsistent_at) {
+        ("no", Ok(None)) => None,
+        ("yes", Ok(None)) => Some(Flaw::Unreadable),
+        ("yes", Ok(Some(at))) => Some(Flaw::Inconsistent(at)),
         _ => return Err(bad),
     };
     match parsed {
-        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, damaged }),
+        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, flaw }),
         _ => Err(bad),
     }
 }
@@ -115,7 +131,7 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
 mod tests {
     use super::*;
 
-    const META: StoreMeta = StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3, damaged: false };
+    const META: StoreMeta = StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3, flaw: None };
 
     #[test]
     fn the_file_is_text_for_people() {
@@ -130,8 +146,12 @@ mod tests {
         "#]]
         .assert_eq(&META.encode());
         assert_eq!(decode(META.encode().as_bytes()), Ok(META));
-        let damaged = StoreMeta { damaged: true, ..META };
-        assert_eq!(decode(damaged.encode().as_bytes()), Ok(damaged));
+        for flaw in [Flaw::Unreadable, Flaw::Inconsistent(Index(77))] {
+            let flawed = StoreMeta { flaw: Some(flaw), ..META };
+            assert_eq!(decode(flawed.encode().as_bytes()), Ok(flawed));
+        }
+        let flawed = StoreMeta { flaw: Some(Flaw::Inconsistent(Index(77))), ..META }.encode();
+        assert!(flawed.contains("\ndamaged yes\ninconsistent-at 77\nchecksum "), "{flawed}");
     }
 
     #[test]

@@ -38,10 +38,9 @@ impl BackupRole {
         }
     }
 
-    fn say(&self, word: ToPrimary) {
-        if let Some(sender) = &self.sender {
-            _ = sender.send(word);
-        }
+    /// `false`: there is no connection.
+    pub(crate) fn say(&self, word: ToPrimary) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.send(word).is_ok())
     }
 }
 
@@ -115,7 +114,7 @@ impl Node {
             UpstreamEvent::Connected(sender) => {
                 role.sender = Some(sender);
                 let hello = role.backup.handle_connected(now);
-                role.say(ToPrimary::Hello(Box::new(hello)));
+                role.say(ToPrimary::Hello(Box::new(hello), self.agreement.own().map(|own| own.at)));
             }
             UpstreamEvent::Message(message) => {
                 if let PrimaryMessage::Welcome(welcome) = &message {
@@ -161,6 +160,7 @@ impl Node {
         let mut outputs = Vec::new();
         let outcome = step(&mut role.backup, self.now, &mut outputs);
         self.carry_out_backup(outputs);
+        self.look_for_difference();
         if let Err(error) = outcome {
             tracing::warn!("the primary is not followed: {error}");
             self.drop_upstream(true);
@@ -190,9 +190,7 @@ impl Node {
                 }
                 BackupOutput::CompleteBase(session) => self.around.order(Order::CompleteBase(session)),
                 BackupOutput::Apply(frames) => {
-                    if let Err(reason) = self.apply(&frames) {
-                        return self.give_up_state(&reason);
-                    }
+                    self.apply(&frames);
                 }
                 BackupOutput::ApplyBase(frames) => {
                     for frame in frames {
@@ -200,16 +198,19 @@ impl Node {
                         let applied =
                             piece.and_then(|piece| self.core.apply_base(piece).map_err(|error| error.to_string()));
                         if let Err(reason) = applied {
-                            return self.give_up_state(&reason);
+                            return self.end_role(format!("the primary's base cannot be taken: {reason}"));
                         }
                     }
                 }
-                BackupOutput::Acknowledge(ack) => role.say(ToPrimary::Acknowledge(ack, self.alarms)),
+                BackupOutput::Acknowledge(ack) => _ = role.say(ToPrimary::Acknowledge(ack, self.alarms)),
                 BackupOutput::CaughtUp(floor) => {
                     tracing::info!(%floor, "caught up");
+                    self.agreement.mended();
                     role.say(ToPrimary::CaughtUp(floor));
                 }
-                BackupOutput::Fetch { epoch, sync_id, queue } => role.say(ToPrimary::Fetch { epoch, sync_id, queue }),
+                BackupOutput::Fetch { epoch, sync_id, queue } => {
+                    _ = role.say(ToPrimary::Fetch { epoch, sync_id, queue });
+                }
                 BackupOutput::Close(reason) => {
                     tracing::warn!("closing the connection to the primary: {reason}");
                     self.around.hang_up();
@@ -219,15 +220,6 @@ impl Node {
                 BackupOutput::Recover => return self.recover(),
             }
         }
-    }
-
-    /// What the others could apply this replica could not: its state is worth nothing. It ends, so that it leaves the
-    /// set, and starts from its log again.
-    fn give_up_state(&mut self, reason: &str) {
-        let text = format!("a committed record cannot be applied: {reason}");
-        tracing::error!("{text}");
-        self.shared.set_failure(text);
-        self.ended = true;
     }
 
     fn drop_upstream(&mut self, reset: bool) {
@@ -248,7 +240,7 @@ impl Node {
             self.ended = true;
             return;
         }
-        role.say(ToPrimary::Leaving("the broker is shutting down".into()));
+        role.say(ToPrimary::Leaving("the broker is shutting down".into(), None));
         tracing::info!("leaving: the primary has been told");
     }
 

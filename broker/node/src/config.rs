@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use understudy_record::ReplicaName;
+
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
+    /// Every replica of the cluster, this one included.
+    pub replicas: Vec<ReplicaName>,
     /// For what is random in the core: names of queues that clients leave to the broker.
     pub seed: u64,
     pub min_in_sync: usize,
@@ -18,4 +22,8 @@ pub struct NodeConfig {
     pub checkpoint_bytes: u64,
     /// Message bodies that are kept in memory, in bytes.
     pub memory_budget: u64,
+    /// Between the beginnings of two scrubs of the whole state; zero: none.
+    pub scrub_interval: Duration,
+    /// A state that is not what a primary had counts all the same, because somebody said so.
+    pub accept_differences: bool,
 }

@@ -142,6 +142,12 @@ pub enum FollowerEvent {
     /// What the follower runs short of has changed.
     Alarms(Alarms),
     CaughtUp(Index),
+    /// The follower's state was found to differ from the primary's, as of this record. It leaves, or comes back for a base.
+    Inconsistent {
+        follower: ReplicaName,
+        at: Index,
+        reason: String,
+    },
     Leaving(String),
     LogRead {
         from: Index,
@@ -175,11 +181,13 @@ pub struct BacklogReply {
 /// What a backup says to its primary.
 #[derive(Debug)]
 pub enum ToPrimary {
-    Hello(Box<Hello>),
+    /// With the record by which this replica's state was found to differ from its primary's.
+    Hello(Box<Hello>, Option<Index>),
     /// With what this replica runs short of.
     Acknowledge(Acknowledge, Alarms),
     CaughtUp(Index),
-    Leaving(String),
+    /// Why; with the record by which the state was found to differ from the primary's, if that is why.
+    Leaving(String, Option<Index>),
     Fetch {
         epoch: Epoch,
         sync_id: SyncId,

@@ -3,7 +3,7 @@
 
 use std::sync::mpsc;
 
-use understudy_journal::{Finished, Journal, JournalError};
+use understudy_journal::{Finished, Flaw, Journal, JournalError};
 use understudy_record::{Epoch, Frame, Index};
 use understudy_replication::Session;
 
@@ -33,11 +33,12 @@ pub enum Order {
     CompleteBase(Session),
     /// Put a checkpoint in force.
     Install(Box<Finished>),
-    /// Something in the log cannot be read back; dropping the sender says that this is remembered, or cannot be.
-    MarkDamaged(mpsc::Sender<()>),
+    /// The log is not to be counted on; dropping the sender says that this is remembered, or cannot be.
+    MarkFlawed(Flaw, mpsc::Sender<()>),
     /// Read the whole log again.
     Rebuild {
         seed: u64,
+        accept_differences: bool,
     },
 }
 
@@ -122,18 +123,17 @@ impl JournalWorker {
                 let outcome = obsolete.map(|obsolete| (self.journal.first(), obsolete));
                 report(JournalEvent::Installed(Box::new(Installed { finished, outcome })));
             }),
-            Order::MarkDamaged(_noted) => self.journal.mark_damaged(),
-            Order::Rebuild { seed } => {
+            Order::MarkFlawed(flaw, _noted) => self.journal.mark_flawed(flaw),
+            Order::Rebuild { seed, accept_differences } => {
                 *reports = Reports::default(); // of roles that are over
-                return self.rebuild(seed, report).map(|()| 0);
+                return self.rebuild(Rebuild::new(seed, accept_differences), report).map(|()| 0);
             }
         };
         done.map(|()| bytes).map_err(|error| explain(&error))
     }
 
-    fn rebuild(&mut self, seed: u64, report: &mut dyn FnMut(JournalEvent)) -> Result<(), String> {
+    fn rebuild(&mut self, mut rebuild: Rebuild, report: &mut dyn FnMut(JournalEvent)) -> Result<(), String> {
         self.give_up_base().map_err(|error| explain(&error))?;
-        let mut rebuild = Rebuild::new(seed);
         self.journal
             .reader()
             .replay(&mut |frame| rebuild.take(frame))

@@ -16,6 +16,7 @@ mod node;
 mod primary;
 mod recorded_sets;
 mod recovery;
+mod scrub;
 mod status;
 mod surroundings;
 
@@ -31,7 +32,7 @@ pub use journal_worker::{JournalWorker, Order, Writer};
 pub use log_reads::{ChunkToSend, READ_BYTES, read_messages};
 pub use node::Node;
 pub use recorded_sets::RecordedSets;
-pub use recovery::{Rebuild, Recovered};
+pub use recovery::{Inconsistency, Rebuild, Recovered};
 pub use status::{CheckpointCounts, Door, Flow, NodeStatus, RoleStatus, Shared, Usage};
 pub use surroundings::{Surroundings, Target};
 

@@ -10,13 +10,14 @@ use std::time::Duration;
 use bytes::BytesMut;
 use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
+use understudy_journal::Flaw;
 use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
 use crate::recorded_sets::RecordedSets;
 use crate::{
     ControlEvent, Event, JournalEvent, LeaseEvent, NodeConfig, Order, Recovered, Shared, Surroundings, Writer, backup,
-    checkpoint, clients, primary,
+    checkpoint, clients, primary, scrub,
 };
 
 /// The arena for frames' small parts grows by so much at a time.
@@ -55,6 +56,8 @@ pub struct Node {
     pub(crate) checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
     loads: Vec<Load>,
+    pub(crate) scrubber: scrub::Scrubber,
+    pub(crate) agreement: scrub::Agreement,
     /// What this replica runs short of.
     pub(crate) alarms: Alarms,
     pub(crate) shared: Arc<Shared>,
@@ -80,6 +83,7 @@ impl Node {
         log_bytes: u64,
     ) -> Self {
         let interval = config.checkpoint_bytes;
+        let scrubber = scrub::Scrubber::new(config.scrub_interval);
         let mut node = Self {
             config,
             me,
@@ -94,6 +98,8 @@ impl Node {
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(interval, log_bytes),
             loads: Vec::new(),
+            scrubber,
+            agreement: scrub::Agreement::default(),
             alarms: Alarms::default(),
             shared,
             leaving: None,
@@ -172,8 +178,12 @@ impl Node {
     /// Something in the log cannot be read back. The store is marked, so that this replica's next process is not counted on
     /// before it has fetched everything anew.
     pub(crate) fn end_role_damaged(&mut self, reason: String) {
-        self.around.mark_damaged();
+        self.mark_flawed(Flaw::Unreadable);
         self.end_role(reason);
+    }
+
+    pub(crate) fn mark_flawed(&mut self, flaw: Flaw) {
+        self.around.mark_flawed(flaw);
     }
 
     /// The disk does not do what it must: nothing is acknowledged any more, and another replica takes over.
@@ -222,7 +232,10 @@ impl Node {
     pub fn tick(&mut self) {
         match &mut self.role {
             Role::Recovering => {}
-            Role::Primary(_) => self.tick_primary(),
+            Role::Primary(_) => {
+                self.tick_primary();
+                self.drive_scrub();
+            }
             Role::Backup(_) => self.tick_backup(),
         }
         self.end_if_left();
@@ -343,10 +356,17 @@ impl Node {
             replicated_only: self.config.replicated_only,
             backup_timeout: self.config.backup_timeout,
         };
-        let Recovered { core, log, recorded_sets } = recovered;
+        let Recovered { core, log, recorded_sets, inconsistency } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");
         let backup = Backup::new(self.now, config, log);
         self.core = core;
+        if let Some(inconsistency) = inconsistency {
+            tracing::error!(
+                "the state is not what the primary had, so everything is fetched anew: {}",
+                inconsistency.text
+            );
+            self.agreement.found(inconsistency);
+        }
         self.recorded_sets = recorded_sets;
         self.out = Outputs::default();
         self.role = Role::Backup(Box::new(backup::BackupRole::new(backup)));
@@ -358,27 +378,20 @@ impl Node {
     pub(crate) fn recover(&mut self) {
         self.around.hang_up();
         self.give_up_checkpoint();
+        self.scrubber.give_up_pass();
         self.uploads.clear(); // their connections are closed
         self.role = Role::Recovering;
         self.core = Core::new(0);
         self.out = Outputs::default();
         self.loads.clear();
-        self.around.order(Order::Rebuild { seed: self.config.seed });
+        let (seed, accept_differences) = (self.config.seed, self.config.accept_differences);
+        self.around.order(Order::Rebuild { seed, accept_differences });
         self.publish_status();
     }
 
     /// What the frames say of the set, for a recovery without a Lease (rule 7).
     pub(crate) fn note_sets(&mut self, frames: &[Frame]) {
         frames.iter().for_each(|frame| self.recorded_sets.note(frame));
-    }
-
-    pub(crate) fn apply(&mut self, frames: &[Frame]) -> Result<(), String> {
-        for frame in frames {
-            let index = frame.position.index;
-            let record = frame.decode_record().map_err(|error| format!("record {index}: {error}"))?;
-            self.core.apply(index, &record).map_err(|error| format!("record {index}: {error}"))?;
-        }
-        Ok(())
     }
 
     pub(crate) fn epoch(&self) -> Epoch {

@@ -113,8 +113,8 @@ impl Node {
         };
         self.around.hang_up();
         self.carry_out_backup(outputs);
-        if self.ended {
-            return; // the log could not be applied
+        if !self.may_take_over() {
+            return;
         }
         let config = PrimaryConfig {
             me: self.me.clone(),
@@ -186,7 +186,13 @@ impl Node {
             }
             FollowerEvent::Acknowledge(ack) => role.primary.handle_acknowledge(now, stream, ack, out),
             FollowerEvent::Alarms(alarms) => role.handle_alarms(stream, alarms),
+            FollowerEvent::Inconsistent { follower, at, reason } => {
+                self.handle_inconsistent_follower(&follower, at, &reason);
+            }
             FollowerEvent::CaughtUp(floor) => {
+                if let Some((follower, _)) = role.alarms.get(&stream) {
+                    self.agreement.agrees(&follower.name);
+                }
                 role.primary.handle_caught_up(now, stream, floor, out);
                 self.end_syncs_of(stream);
             }

@@ -1,5 +1,6 @@
 //! What the core thread lets others see: a snapshot of itself, whether clients may publish, and where the primary is.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,6 +49,9 @@ pub struct NodeStatus {
     /// What this replica runs short of.
     pub alarms: Alarms,
     pub failure: Option<String>,
+    /// How the state was found to differ from the primary's; `None` again once everything was fetched anew.
+    pub inconsistency: Option<String>,
+    pub inconsistencies: u64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +72,8 @@ pub enum RoleStatus {
         blocked: Option<String>,
         isolated: bool,
         followers: Vec<FollowerStatus>,
+        /// How often each follower's state was found to differ from the primary's, as far as this process knows.
+        disagreed: BTreeMap<ReplicaName, u64>,
         connections: u64,
         queues: u64,
         ready: u64,
@@ -110,7 +116,7 @@ pub struct CheckpointCounts {
 }
 
 impl CheckpointCounts {
-    pub(crate) fn add(&self, bytes: u64, moved_bytes: u64) {
+    pub fn add(&self, bytes: u64, moved_bytes: u64) {
         self.count.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.moved_bytes.fetch_add(moved_bytes, Ordering::Relaxed);
@@ -156,6 +162,8 @@ impl Shared {
             journal_stalled_ms: 0,
             alarms: Alarms::default(),
             failure: None,
+            inconsistency: None,
+            inconsistencies: 0,
         };
         Self {
             status: watch::Sender::new(status),
@@ -228,6 +236,8 @@ impl Node {
             journal_stalled_ms: self.around.journal_stalled_for().as_millis() as u64,
             alarms: self.alarms,
             failure: self.shared.failure(),
+            inconsistency: self.agreement.own().map(|own| own.text.clone()),
+            inconsistencies: self.agreement.own_count(),
         }
     }
 
@@ -255,6 +265,7 @@ impl Node {
                     },
                     isolated: role.isolated,
                     followers: role.primary.followers().collect(),
+                    disagreed: self.agreement.counts().clone(),
                     connections: stats.connections as u64,
                     queues: stats.queues as u64,
                     ready: stats.messages_ready as u64,

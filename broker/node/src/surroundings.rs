@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use understudy_core::Load;
+use understudy_journal::Flaw;
 use understudy_record::{Epoch, Index, ReplicaName};
 use understudy_replication::{LeaseRequest, StreamId};
 
@@ -26,9 +27,8 @@ pub trait Surroundings: Send {
     /// How long the journal has been at its present batch; zero when there is none.
     fn journal_stalled_for(&self) -> Duration;
 
-    /// The store is to remember that something in it cannot be read back. The process ends after this, and waits a moment
-    /// for it.
-    fn mark_damaged(&mut self);
+    /// The store is to remember that it is not to be counted on. The process ends after this, and waits a moment for it.
+    fn mark_flawed(&mut self, flaw: Flaw);
 
     /// To the maker of checkpoints.
     fn checkpoint(&mut self, id: CheckpointId, order: CheckpointOrder);

@@ -9,6 +9,7 @@ mod body;
 mod frame;
 mod ids;
 mod record;
+mod scrub;
 pub mod variant;
 mod wire;
 
@@ -22,3 +23,4 @@ pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
     RecordError, Settled,
 };
+pub use scrub::StateDigest;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::scrub::{StateDigest, read_digests, write_digests};
 use crate::wire::{Reader, Writer};
 use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr};
 
@@ -76,6 +77,10 @@ pub enum Record {
         queue: QueueId,
         up_to: Index,
         except: Vec<Index>,
+    },
+    /// Changes nothing: what the primary's state is as of this record, for every replica to compare with its own.
+    Scrub {
+        digests: Vec<StateDigest>,
     },
 }
 
@@ -246,6 +251,7 @@ impl Record {
     pub(crate) const STAGED: u8 = 16;
     pub(crate) const STAGED_IN_PARTS: u8 = 17;
     const TRANSACTION: u8 = 18;
+    const SCRUB: u8 = 24;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -279,6 +285,7 @@ impl Record {
             Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
+            Self::Scrub { digests } => write_digests(w.u8(Self::SCRUB), digests),
         }
     }
 
@@ -317,6 +324,7 @@ impl Record {
             10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
+            Self::SCRUB => Self::Scrub { digests: read_digests(&mut r)? },
             tag => return Err(RecordError::UnknownTag { tag }),
         };
         r.finish()?;

@@ -6,7 +6,7 @@ use expect_test::{Expect, expect};
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
     Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, Settled, ShortStr,
-    StoreId,
+    StateDigest, StoreId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -557,4 +557,21 @@ fn a_body_stays_beside_the_meta() {
     let record = Record::Publish { targets: vec![queue(5)], message: message() };
     assert_eq!(record.body(), Body::new(Bytes::from_static(b"hello")));
     assert!(Record::QueueDelete { queue: queue(1) }.body().is_empty());
+}
+
+#[test]
+fn scrub() {
+    let topology = StateDigest::Topology { exchanges: 6, queues: 2, digest: 0xfeed };
+    let (from, to) = (Index(0x10), Index(u64::MAX));
+    let slice = StateDigest::Queue { queue: queue(5), from, to, messages: 3, digest: 0xbeef };
+    check_record(
+        &Record::Scrub { digests: vec![topology, slice] },
+        &expect![[r#"
+        18020000000106000000000000000200
+        000000000000edfe0000000000000205
+        000000000000001000000000000000ff
+        ffffffffffffff0300000000000000ef
+        be000000000000
+    "#]],
+    );
 }

@@ -42,7 +42,7 @@ pub struct RecoveredLog {
     pub applied: Index,
     /// The records after `applied`, to the log's end.
     pub pending: VecDeque<Frame>,
-    /// Something in it cannot be read back.
+    /// It is not to be counted on: something in it cannot be read back, or what it led to was not what the primary had.
     pub damaged: bool,
 }
 
@@ -165,7 +165,7 @@ pub struct Backup {
     epoch_is_durable: bool,
     link: Link,
     catch_up: Option<CatchUp>,
-    /// Something in the log cannot be read back: only a base, which begins another, makes this store whole.
+    /// The log is not to be counted on: only a base, which begins another, makes this store whole.
     damaged: bool,
     /// A primary has welcomed this process.
     has_followed: bool,
@@ -463,6 +463,11 @@ impl Backup {
             self.damaged = false;
             out.push(BackupOutput::CaughtUp(self.floor));
         }
+    }
+
+    /// What this replica has made of the log is not what the primary has: from here on it is no member that could be elected.
+    pub fn handle_inconsistent(&mut self) {
+        self.damaged = true;
     }
 
     /// A checkpoint has come into force: the log begins with `first` now, and cannot be cut below `floor`.

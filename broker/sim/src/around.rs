@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use understudy_core::Load;
+use understudy_journal::Flaw;
 use understudy_node::{BacklogReply, CheckpointId, CheckpointOrder, ChunkToSend, Order, Surroundings, Target};
 use understudy_record::{Epoch, Index, ReplicaName};
 use understudy_replication::{LeaseRequest, StreamId};
@@ -32,7 +33,7 @@ pub(crate) struct Shelf {
     pub(crate) waiting_checkpoints: usize,
     /// Checkpoints up to this one were given up.
     pub(crate) given_up: u64,
-    pub(crate) marks_damaged: bool,
+    pub(crate) flaw: Option<Flaw>,
     next_link: u64,
 }
 
@@ -54,8 +55,8 @@ impl Surroundings for SimAround {
         self.shelf().stalled_for
     }
 
-    fn mark_damaged(&mut self) {
-        self.shelf().marks_damaged = true;
+    fn mark_flawed(&mut self, flaw: Flaw) {
+        self.shelf().flaw = Some(flaw);
     }
 
     fn checkpoint(&mut self, id: CheckpointId, order: CheckpointOrder) {

@@ -130,7 +130,7 @@ impl Machine {
             retain_bytes: SEGMENT_BYTES,
             retain_for_followers_bytes: SEGMENT_BYTES * 8,
         };
-        let mut rebuild = Rebuild::new(seed);
+        let mut rebuild = Rebuild::new(seed, false);
         let mut frames = Vec::new();
         let opened = Journal::open(Arc::new(self.disk.clone()), options, fresh, &mut |frame| {
             frames.push(frame.clone());
@@ -142,6 +142,9 @@ impl Machine {
         let identity = Identity { name: self.name.clone(), store: journal.store_id(), process: ProcessId(key) };
         self.store = Some(identity.store);
         let config = NodeConfig {
+            replicas: (0..plan.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
+            scrub_interval: plan.scrub_interval,
+            accept_differences: false,
             seed,
             min_in_sync: plan.min_in_sync,
             replicated_only: plan.replicated_only,

@@ -466,10 +466,10 @@ impl World {
         let Some(process) = self.process_at(place) else { return Ok(()) };
         let status = process.shared.status.borrow().clone();
         if process.node.has_ended() {
-            let damaged = process.around.shelf().marks_damaged;
+            let flaw = process.around.shelf().flaw;
             self.tell(|_| format!("machine {} ends: {:?}", place.machine, status.failure));
-            if damaged {
-                return Err(format!("a store was found damaged: {:?}", status.failure));
+            if let Some(flaw) = flaw {
+                return Err(format!("{} is not to be counted on ({flaw:?}): {:?}", status.me, status.failure));
             }
             self.end_process(place.machine, true);
             self.machines[place.machine].disk.set_faults(understudy_journal::sim::Faults::default());
@@ -778,14 +778,14 @@ impl World {
             return Ok(());
         }
         let event = match word {
-            ToPrimary::Hello(hello) => {
+            ToPrimary::Hello(hello, _) => {
                 let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
                 link.messages = Some(messages);
                 FollowerEvent::Hello(hello, sender)
             }
             ToPrimary::Acknowledge(ack, _) => FollowerEvent::Acknowledge(ack),
             ToPrimary::CaughtUp(floor) => FollowerEvent::CaughtUp(floor),
-            ToPrimary::Leaving(reason) => FollowerEvent::Leaving(reason),
+            ToPrimary::Leaving(reason, _) => FollowerEvent::Leaving(reason),
             ToPrimary::Fetch { epoch, sync_id, queue } => return self.begin_fetch(place, id, epoch, sync_id, queue),
         };
         self.turn(place, |process| process.node.handle(Event::Follower(StreamId(id), event)))

@@ -72,7 +72,10 @@ pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::Follow
         _ => None,
     };
     let message = match word {
-        ToPrimary::Hello(hello) => Message::Hello(hello_to_wire(&hello, cluster)),
+        ToPrimary::Hello(hello, inconsistent_at) => {
+            let inconsistent_at = inconsistent_at.map_or(0, |at| at.0);
+            Message::Hello(wire::Hello { inconsistent_at, ..hello_to_wire(&hello, cluster) })
+        }
         ToPrimary::Acknowledge(ack, _) => Message::Acknowledge(wire::Acknowledge {
             epoch: ack.epoch.0,
             durable: ack.durable.0,
@@ -80,7 +83,9 @@ pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::Follow
             echo: 0,
         }),
         ToPrimary::CaughtUp(floor) => Message::CaughtUp(wire::CaughtUp { floor: floor.0 }),
-        ToPrimary::Leaving(reason) => Message::Leaving(wire::Leaving { reason }),
+        ToPrimary::Leaving(reason, inconsistent_at) => {
+            Message::Leaving(wire::Leaving { reason, inconsistent_at: inconsistent_at.map_or(0, |at| at.0) })
+        }
         ToPrimary::Fetch { .. } => panic!("a fetch is a call of its own, not a word on the stream"),
     };
     wire::FollowerMessage { message: Some(message), alarms }
@@ -98,6 +103,7 @@ fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
         floor: hello.floor.0,
         clean: hello.clean,
         first: hello.first.0,
+        inconsistent_at: 0,
     }
 }
 
@@ -227,6 +233,8 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         journal_stalled_ms: status.journal_stalled_ms,
         message: status.failure.clone().unwrap_or_default(),
         alarms: status.alarms.any().then(|| status.alarms.into()),
+        inconsistency: status.inconsistency.clone().unwrap_or_default(),
+        inconsistencies: status.inconsistencies,
         ..wire::Status::default()
     };
     match &status.role {
@@ -251,6 +259,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
             blocked,
             isolated,
             followers,
+            disagreed,
             connections,
             queues,
             ready,
@@ -271,6 +280,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
                     durable: follower.durable.0,
                     in_sync: follower.in_sync,
                     catch_up: None,
+                    inconsistencies: disagreed.get(&follower.identity.name).copied().unwrap_or(0),
                 })
                 .collect();
             to.counts = Some(wire::Counts {

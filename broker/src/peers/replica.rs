@@ -57,10 +57,20 @@ impl wire::replica_server::Replica for ReplicaService {
         else {
             return Err(Status::invalid_argument("a follower's first word is its hello"));
         };
+        let inconsistent_at = hello.inconsistent_at;
         let hello = convert::hello(hello, &self.cluster)?;
+        let follower = hello.follower.name.clone();
         let stream = StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed));
         let (sender, messages) = mpsc::unbounded_channel();
         let events = self.events.clone();
+        if inconsistent_at > 0 {
+            let inconsistent = FollowerEvent::Inconsistent {
+                follower: follower.clone(),
+                at: Index(inconsistent_at),
+                reason: "it comes back to fetch everything anew".into(),
+            };
+            send(&events, stream, inconsistent).await?;
+        }
         send(&events, stream, FollowerEvent::Hello(Box::new(hello), sender)).await?;
         tokio::spawn(async move {
             let mut alarms = Alarms::default();
@@ -71,6 +81,13 @@ impl wire::replica_server::Replica for ReplicaService {
                     if std::mem::replace(&mut alarms, said) != said
                         && send(&events, stream, FollowerEvent::Alarms(said)).await.is_err()
                     {
+                        return;
+                    }
+                }
+                if let Some(Message::Leaving(wire::Leaving { reason, inconsistent_at: at @ 1.. })) = &word.message {
+                    let (follower, reason) = (follower.clone(), reason.clone());
+                    let inconsistent = FollowerEvent::Inconsistent { follower, at: Index(*at), reason };
+                    if send(&events, stream, inconsistent).await.is_err() {
                         return;
                     }
                 }

@@ -19,5 +19,6 @@ mod inspect;
 mod large;
 mod min_in_sync;
 mod relay;
+mod scrub;
 mod storage;
 mod transactions;

@@ -501,6 +501,7 @@ pub(crate) fn describe_record(record: &Record) -> String {
         Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
         Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
         Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
+        Record::Scrub { digests } => format!("scrub, {} digests", digests.len()),
     }
 }
 

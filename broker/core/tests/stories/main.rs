@@ -14,6 +14,7 @@ mod large;
 mod memory;
 mod random;
 mod replicas;
+mod scrub;
 mod settling;
 mod topology;
 mod transactions;

@@ -9,11 +9,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
     BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
-    DeliveryTag, EffectKind, Load, Outputs, Publish,
+    DeliveryTag, EffectKind, Load, Outputs, Publish, ScrubPass,
 };
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
+use crate::scrub::alter;
 
 #[derive(Clone, Debug)]
 enum Event {
@@ -39,6 +40,8 @@ enum Event {
     /// A checkpoint begins, and takes so many messages at a time.
     StartCheckpoint,
     TakeSlice(usize),
+    /// What the next slice of a pass over the state is, of so many messages at most, is written down.
+    Scrub(usize),
     /// So many of the large messages that are on their way to clients have been sent.
     Sent(usize),
 }
@@ -131,6 +134,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::StartCheckpoint),
         8 => (1..5_usize).prop_map(Event::TakeSlice),
         3 => (1..4_usize).prop_map(Event::Sent),
+        8 => (1..4_usize).prop_map(Event::Scrub),
     ]
 }
 
@@ -145,6 +149,9 @@ struct Sync {
     pieces: VecDeque<BasePiece>,
     records: VecDeque<(Index, Record)>,
     topology_received: bool,
+    /// The last record when the backlog was read last: the base shows effects up to there.
+    floor: Index,
+    ended: bool,
     /// Parts that the replica's log has.
     parts: BTreeSet<Index>,
 }
@@ -169,6 +176,8 @@ impl Sync {
             pieces,
             records: VecDeque::new(),
             topology_received: false,
+            floor: sync_point,
+            ended: false,
             parts: BTreeSet::new(),
         }
     }
@@ -178,6 +187,7 @@ impl Sync {
             return;
         }
         let (queue, from) = self.to_read.remove(0);
+        self.floor = core.last_index();
         let chunk = match queue {
             UNCLAIMED => BacklogChunk::of_parts(&self.unclaimed, from, 6),
             queue => core.backlog_chunk(queue, from, self.sync_point, 6, messages),
@@ -213,6 +223,9 @@ impl Sync {
             }
             self.replica.apply_base(piece).unwrap();
         }
+        if self.to_read.is_empty() && self.pieces.is_empty() && !std::mem::replace(&mut self.ended, true) {
+            self.replica.apply_base(BasePiece::End { floor: self.floor }).unwrap();
+        }
         self.replica.assert_consistent();
     }
 
@@ -235,8 +248,9 @@ impl Sync {
             self.receive_records(1);
         }
         self.receive_pieces(usize::MAX);
-        self.replica.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
+        assert!(self.ended);
         self.receive_records(usize::MAX);
+        assert_eq!(self.replica.take_difference(), None);
         let missing =
             parts_named_by(&checkpoint(&self.replica, core.last_index())).find(|part| !self.parts.contains(part));
         assert_eq!(missing, None, "a part that the replica's log has not");
@@ -260,18 +274,20 @@ struct Checkpoint {
     sync_point: Index,
     pieces: Vec<BasePiece>,
     to_read: Vec<(QueueId, BacklogCursor)>,
+    floor: Index,
     records: Vec<(Index, Record)>,
 }
 
 impl Checkpoint {
     fn start(core: &mut Core) -> Self {
-        let Sync { sync_point, pieces, mut to_read, .. } = Sync::start(core);
+        let Sync { sync_point, pieces, mut to_read, floor, .. } = Sync::start(core);
         to_read.retain(|(queue, _)| *queue != UNCLAIMED);
-        Self { sync_point, pieces: pieces.into(), to_read, records: Vec::new() }
+        Self { sync_point, pieces: pieces.into(), to_read, floor, records: Vec::new() }
     }
 
     fn take_slice(&mut self, core: &Core, messages: usize) {
         let Some((queue, BacklogCursor { before, .. })) = self.to_read.pop() else { return };
+        self.floor = core.last_index();
         let chunk = core.held_chunk(queue, before, self.sync_point, messages);
         let parts = chunk.parts.iter();
         self.pieces.extend(parts.map(|(message, parts)| BasePiece::Parts { message: *message, parts: parts.to_vec() }));
@@ -303,9 +319,10 @@ impl Checkpoint {
         assert_eq!(lost, None, "a part that somebody needs");
         let mut recovered = Core::new(9);
         self.pieces.into_iter().for_each(|piece| recovered.apply_base(piece).unwrap());
-        recovered.apply_base(BasePiece::End { floor: core.last_index() }).unwrap();
+        recovered.apply_base(BasePiece::End { floor: self.floor }).unwrap();
         recovered.assert_consistent();
         self.records.iter().for_each(|(index, record)| recovered.apply(*index, record).unwrap());
+        assert_eq!(recovered.take_difference(), None);
         recovered
     }
 }
@@ -315,6 +332,7 @@ struct World {
     plain: Core,
     sync: Option<Sync>,
     checkpoint: Option<Checkpoint>,
+    scrub: ScrubPass,
     store: Store,
     /// Asked for and not answered; one for each queue at most.
     loads: Vec<Load>,
@@ -335,6 +353,7 @@ impl World {
     fn new() -> Self {
         let core = promoted(Core::new(1));
         Self {
+            scrub: core.begin_scrub(),
             core,
             plain: Core::new(2),
             sync: None,
@@ -414,6 +433,12 @@ impl World {
                     checkpoint.take_slice(&self.core, messages);
                 }
             }
+            Event::Scrub(messages) => {
+                if self.core.scrub(&mut self.scrub, messages, &mut out).is_none() {
+                    assert!(self.scrub.is_done() && self.scrub.progress() == 1.0, "{:?}", self.scrub);
+                    self.scrub = self.core.begin_scrub();
+                }
+            }
             Event::Sent(count) => _ = self.sending.drain(..count.min(self.sending.len())),
             Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
         }
@@ -454,6 +479,7 @@ impl World {
                 record => record,
             };
             self.plain.apply(index, &record).unwrap();
+            assert_eq!(self.plain.take_difference(), None);
             if let Some(checkpoint) = &mut self.checkpoint {
                 checkpoint.records.push((index, record.clone()));
             }
@@ -493,7 +519,17 @@ impl World {
             assert_eq!(recovered.digest(), self.core.digest());
             assert_eq!((recovered.resident_bytes(), recovered.resident_messages()), (0, 0), "all is stored");
             recovered.assert_consistent();
+            self.scrub_all(recovered);
         }
+    }
+
+    /// A whole pass finds no difference.
+    fn scrub_all(&mut self, mut replica: Core) {
+        let (mut pass, mut out) = (self.core.begin_scrub(), Outputs::default());
+        while self.core.scrub(&mut pass, 3, &mut out).is_some() {}
+        out.records.iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
+        assert_eq!(replica.take_difference(), None);
+        self.drain(out);
     }
 
     /// Whoever waits for a message gets it.
@@ -522,7 +558,18 @@ impl World {
                 "a replica from sync point {sync_point}"
             );
             replica.assert_consistent();
+            self.scrub_all(replica);
         }
+    }
+
+    /// A replica with the primary's state, but altered in one place.
+    fn altered(&self, whichever: usize) -> Option<Core> {
+        let sync_point = self.core.last_index();
+        let mut pieces = checkpoint(&self.core, sync_point);
+        alter(&mut pieces, whichever)?;
+        let mut replica = Core::new(3);
+        pieces.into_iter().try_for_each(|piece| replica.apply_base(piece)).ok()?;
+        Some(replica)
     }
 }
 
@@ -555,6 +602,24 @@ proptest! {
         world.plain.assert_consistent();
         if exclusive == 0 {
             prop_assert_eq!(world.plain.stats().messages_ready as u64, messages);
+        }
+    }
+
+    /// Whatever differs is found within one pass.
+    #[test]
+    fn a_replica_whose_state_differs_in_one_place_is_found(
+        events in proptest::collection::vec(event(), 1..150),
+        places in proptest::collection::vec(any::<usize>(), 8),
+        messages in 1..5_usize,
+    ) {
+        let mut world = World::new();
+        events.into_iter().for_each(|event| world.happen(event));
+        let mut altered: Vec<_> = places.into_iter().filter_map(|place| world.altered(place)).collect();
+        let (mut pass, mut out) = (world.core.begin_scrub(), Outputs::default());
+        while world.core.scrub(&mut pass, messages, &mut out).is_some() {}
+        for replica in &mut altered {
+            out.records.iter().for_each(|(index, record)| replica.apply(*index, record).unwrap());
+            prop_assert!(replica.take_difference().is_some());
         }
     }
 
