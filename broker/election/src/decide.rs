@@ -61,7 +61,7 @@ fn lease_is_behind(now: Duration, view: &View, observed: &Observed) -> Option<De
     let reports = view.replicas.values().filter_map(|replica| replica.report.as_ref());
     let highest = reports.max_by_key(|report| report.known_epoch)?;
     let (lease, known) = (observed.lease.epoch(), highest.known_epoch);
-    if known <= lease {
+    if known <= observed.lease.given() {
         return None;
     }
     let by = highest.identity.name.clone();

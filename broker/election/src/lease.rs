@@ -15,15 +15,20 @@ use understudy_record::{Epoch, Identity, Member, ReplicaName};
 /// damaged Lease or a unit taken for another.
 pub const MAX_LEASE_DURATION: Duration = Duration::from_secs(3600);
 
+/// A Lease that its primary writes anew leaves this many epochs unused: those of elections in the deleted Lease that nobody
+/// has heard of yet. Elections take seconds, so a hundred unheard ones are out of reach.
+pub const RECREATION_EPOCH_GAP: u64 = 100;
+
 /// A set's size at most. Every confirm waits for every member, so clusters have a handful; the bound keeps a damaged
 /// annotation from growing without end.
 pub const MAX_MEMBERS: usize = 64;
 
 /// The configuration register of one cluster (rules 1 to 8).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     holder: Option<Identity>,
     epoch: Epoch,
+    given: Epoch,
     in_sync: BTreeSet<Member>,
     duration: Duration,
     renewed: Option<Renewal>,
@@ -35,7 +40,7 @@ pub struct Version(String);
 
 /// When the Lease was last written, by the writer's wall clock, in microseconds since 1970. Shown to people; compared with
 /// no clock, since the reader's may differ (a change of the [`Version`] is what says that the holder lives).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Renewal(pub i64);
 
 /// A Lease as a store reads it, before [`Lease::from_parts`] has looked at it.
@@ -43,6 +48,8 @@ pub struct Renewal(pub i64);
 pub struct LeaseParts {
     pub holder: Option<Identity>,
     pub epoch: Epoch,
+    /// `None`: as the epoch.
+    pub given: Option<Epoch>,
     pub in_sync: BTreeSet<Member>,
     pub duration: Duration,
     pub renewed: Option<Renewal>,
@@ -61,6 +68,8 @@ pub enum MalformedLease {
     HolderOutsideSet { holder: Identity },
     #[error("the epoch is 0, which stands for no primary at all")]
     NoEpoch,
+    #[error("the epoch is {epoch}, above {given}, the highest that is said to have been given")]
+    EpochNotGiven { epoch: Epoch, given: Epoch },
     #[error("the lease duration is {} ms; it must lie between 1 ms and one hour", .0.as_millis())]
     Duration(Duration),
 }
@@ -94,6 +103,12 @@ impl Lease {
         self.epoch
     }
 
+    /// No epoch up to this one is given again; the next election goes beyond it. Above the epoch where the Lease was
+    /// deleted and written anew (rule 7).
+    pub fn given(&self) -> Epoch {
+        self.given
+    }
+
     pub fn in_sync(&self) -> &BTreeSet<Member> {
         &self.in_sync
     }
@@ -120,7 +135,8 @@ impl Lease {
 
     /// For lease stores: what was read, checked.
     pub fn from_parts(parts: LeaseParts) -> Result<Self, MalformedLease> {
-        let LeaseParts { holder, epoch, in_sync, duration, renewed } = parts;
+        let LeaseParts { holder, epoch, given, in_sync, duration, renewed } = parts;
+        let given = given.unwrap_or(epoch);
         if in_sync.is_empty() {
             return Err(MalformedLease::NoMembers);
         }
@@ -137,10 +153,13 @@ impl Lease {
         if epoch == Epoch(0) {
             return Err(MalformedLease::NoEpoch);
         }
+        if given < epoch {
+            return Err(MalformedLease::EpochNotGiven { epoch, given });
+        }
         if duration < Duration::from_millis(1) || duration > MAX_LEASE_DURATION {
             return Err(MalformedLease::Duration(duration));
         }
-        Ok(Self { holder, epoch, in_sync, duration, renewed })
+        Ok(Self { holder, epoch, given, in_sync, duration, renewed })
     }
 
     /// A new cluster's first Lease: epoch 1. Every store in `in_sync` is empty, so each holds all there is.
@@ -152,7 +171,7 @@ impl Lease {
         Self::held_by(candidate, Epoch(1), in_sync, duration)
     }
 
-    /// Rule 1, an election: holder := candidate, epoch + 1, set := the candidate and those members of the old set that the
+    /// Rule 1, an election: holder := candidate, the next epoch, set := the candidate and those members of the old set that the
     /// elector reaches. A planned hand-over is the same swap. `reachable` are whole identities: a name that came back with
     /// another store, or with another process where the set names processes, is not the member it was.
     pub fn elect(&self, candidate: &Identity, reachable: &BTreeSet<Identity>) -> Result<Self, NotElectable> {
@@ -180,15 +199,13 @@ impl Lease {
         Ok(Self::from_parts(LeaseParts { duration, ..self.parts() })?)
     }
 
-    /// Rule 7: the Lease was deleted under a living primary, which creates it anew as it was. The caller hears every
-    /// member of `in_sync` acknowledge at `epoch`, so nobody else can have been elected.
-    pub fn as_it_was(
-        primary: &Identity,
-        epoch: Epoch,
-        in_sync: BTreeSet<Member>,
-        duration: Duration,
-    ) -> Result<Self, NotElectable> {
-        Self::held_by(primary, epoch, in_sync, duration)
+    /// Rule 7: the Lease was deleted under a living primary, which creates it anew as it was. Every member of the set has
+    /// acknowledged, at this epoch, what was written after the Lease was gone. One of them may have been elected all the
+    /// same and not know it yet: it can commit nothing, and its epoch is not given again.
+    pub fn as_it_was(&self, primary: &Identity, duration: Duration) -> Result<Self, NotHolder> {
+        self.check_holder(primary)?;
+        let given = self.given.0.checked_add(RECREATION_EPOCH_GAP).map_or(self.given, Epoch);
+        Ok(Self::from_parts(LeaseParts { given: Some(given), duration, ..self.parts() })?)
     }
 
     /// Rule 7: the Lease was deleted and no primary lives. `epoch` lies above all that any replica knows, and every store
@@ -217,11 +234,11 @@ impl Lease {
             return Err(NotElectable::OutsideSet { candidate: holder.clone() });
         }
         let holder = Some(holder.clone());
-        Ok(Self::from_parts(LeaseParts { holder, epoch, in_sync, duration, renewed: None })?)
+        Ok(Self::from_parts(LeaseParts { holder, epoch, given: None, in_sync, duration, renewed: None })?)
     }
 
     fn next_epoch(&self) -> Result<Epoch, NotElectable> {
-        self.epoch.0.checked_add(1).map(Epoch).ok_or(NotElectable::EpochsExhausted { epoch: self.epoch })
+        self.given.0.checked_add(1).map(Epoch).ok_or(NotElectable::EpochsExhausted { epoch: self.given })
     }
 
     fn check_holder(&self, primary: &Identity) -> Result<(), NotHolder> {
@@ -232,8 +249,8 @@ impl Lease {
     }
 
     fn parts(&self) -> LeaseParts {
-        let Self { holder, epoch, in_sync, duration, renewed } = self.clone();
-        LeaseParts { holder, epoch, in_sync, duration, renewed }
+        let Self { holder, epoch, given, in_sync, duration, renewed } = self.clone();
+        LeaseParts { holder, epoch, given: Some(given), in_sync, duration, renewed }
     }
 }
 

@@ -15,7 +15,8 @@ mod view;
 
 pub use decide::{Decision, decide};
 pub use lease::{
-    Lease, LeaseParts, MAX_LEASE_DURATION, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, Renewal, Version,
+    Lease, LeaseParts, MAX_LEASE_DURATION, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, RECREATION_EPOCH_GAP,
+    Renewal, Version,
 };
 pub use reason::{
     BlockedReason, CreateReason, FORCE_RECOVERY_ANNOTATION, FailoverReason, LostMember, LostWhy, WaitReason,

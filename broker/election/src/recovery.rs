@@ -13,8 +13,9 @@ use crate::view::{Report, Role, StoreState, View};
 use crate::{Lease, NotElectable, Register};
 
 /// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
-/// having heard of it; its epoch must not be used twice. Elections take seconds, so a hundred unheard ones are out of reach.
-pub const RECOVERY_EPOCH_GAP: u64 = 100;
+/// having heard of it; its epoch must not be used twice. Nor does a log say that a Lease was written anew, each time with
+/// its own gap ([`RECREATION_EPOCH_GAP`](crate::RECREATION_EPOCH_GAP)): a hundred such gaps are left here.
+pub const RECOVERY_EPOCH_GAP: u64 = 10_000;
 
 /// `last`: the Lease as this elector saw it before it went.
 pub(crate) fn decide_without_lease(view: &View, last: Option<&Lease>) -> Decision {
@@ -140,7 +141,7 @@ fn needed_members(last: Option<&Lease>, heard: &[&Report]) -> BTreeSet<Member> {
 }
 
 fn unused_epoch(last: Option<&Lease>, heard: &[&Report]) -> Result<Epoch, NotElectable> {
-    let known = heard.iter().flat_map(|report| [report.known_epoch, report.last.epoch]).chain(last.map(Lease::epoch));
+    let known = heard.iter().flat_map(|report| [report.known_epoch, report.last.epoch]).chain(last.map(Lease::given));
     let epoch = known.max().unwrap_or_default();
     epoch.0.checked_add(RECOVERY_EPOCH_GAP).map(Epoch).ok_or(NotElectable::EpochsExhausted { epoch })
 }

@@ -85,7 +85,7 @@ pub enum Contact {
     Gone,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Loss {
     /// The other end closed the stream or refused a new one: there is a machine, and the process is not on it.
     Reset,
@@ -94,7 +94,7 @@ pub enum Loss {
 }
 
 /// What a replica says of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Report {
     pub identity: Identity,
     /// The highest epoch it has persisted.
@@ -107,14 +107,14 @@ pub struct Report {
     pub role: Role,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StoreState {
     Clean,
     /// It does not hold a whole log: damaged, or a catch-up from a sync point is not finished. May not be elected.
     Dirty,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// `stalled_for`: how long its journal has had work and made no progress; zero when all is well.
     Primary { epoch: Epoch, stalled_for: Duration },

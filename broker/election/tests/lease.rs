@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder};
+use understudy_election::{
+    Lease, LeaseParts, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, RECREATION_EPOCH_GAP,
+};
 use understudy_record::{Epoch, Identity, Member, ProcessId, ReplicaName, StoreId};
 
 const DURATION: Duration = Duration::from_secs(5);
@@ -72,9 +74,15 @@ fn only_the_holder_changes_the_set_and_renews() {
 fn a_living_primary_creates_the_lease_as_it_was() {
     let (a, b) = (identity("a", 1, 1), identity("b", 2, 1));
     let lease = Lease::bootstrap(&a, set(&[&a, &b], false), DURATION).unwrap().elect(&b, &[a.clone()].into()).unwrap();
-    let again = Lease::as_it_was(&b, lease.epoch(), lease.in_sync().clone(), DURATION).unwrap();
+    let again = lease.as_it_was(&b, DURATION).unwrap();
     assert!(again.same_configuration(&lease));
-    assert!(Lease::as_it_was(&b, Epoch(2), set(&[&a], false), DURATION).is_err());
+    assert!(lease.as_it_was(&a, DURATION).is_err());
+    // An election in the one that was deleted may be unheard of: its epoch is not given again.
+    assert_eq!((lease.given(), again.given()), (Epoch(2), Epoch(2 + RECREATION_EPOCH_GAP)));
+    let renewed = again.renewed(&b, DURATION).unwrap();
+    let elected = renewed.elect(&a, &BTreeSet::new()).unwrap();
+    assert_eq!((elected.epoch(), elected.given()), (Epoch(103), Epoch(103)));
+    assert_eq!(elected.as_it_was(&a, DURATION).unwrap().given(), Epoch(203));
 }
 
 #[test]
@@ -83,6 +91,7 @@ fn what_is_no_lease_is_refused() {
     let good = LeaseParts {
         holder: Some(a.clone()),
         epoch: Epoch(1),
+        given: None,
         in_sync: set(&[&a, &b], false),
         duration: DURATION,
         renewed: None,
@@ -101,6 +110,10 @@ fn what_is_no_lease_is_refused() {
             MalformedLease::HolderOutsideSet { holder: a.clone() },
         ),
         (LeaseParts { epoch: Epoch(0), ..good.clone() }, MalformedLease::NoEpoch),
+        (
+            LeaseParts { epoch: Epoch(2), given: Some(Epoch(1)), ..good.clone() },
+            MalformedLease::EpochNotGiven { epoch: Epoch(2), given: Epoch(1) },
+        ),
         (LeaseParts { duration: Duration::ZERO, ..good.clone() }, MalformedLease::Duration(Duration::ZERO)),
         (LeaseParts { duration: Duration::MAX, ..good }, MalformedLease::Duration(Duration::MAX)),
     ] {

@@ -59,6 +59,9 @@ struct OnDisk {
     counter: u64,
     holder: Option<String>,
     epoch: u64,
+    /// Absent: as the epoch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    given: Option<u64>,
     in_sync: Vec<String>,
     duration_ms: u64,
     renewed_us: i64,
@@ -153,6 +156,7 @@ fn successor(expected: Option<&Version>, lease: &Lease) -> Result<OnDisk, SwapEr
         counter,
         holder: lease.holder().map(ToString::to_string),
         epoch: lease.epoch().0,
+        given: (lease.given() > lease.epoch()).then_some(lease.given().0),
         in_sync: lease.in_sync().iter().map(ToString::to_string).collect(),
         duration_ms: u64::try_from(lease.duration().as_millis()).unwrap_or(u64::MAX),
         renewed_us: i64::try_from(now_us).unwrap_or(i64::MAX),
@@ -176,6 +180,7 @@ fn decode(bytes: &[u8]) -> Result<(Lease, Version), LeaseError> {
     let parts = LeaseParts {
         holder: holder.map_err(|error| malformed("holder", error.to_string()))?,
         epoch: Epoch(on_disk.epoch),
+        given: on_disk.given.map(Epoch),
         in_sync: in_sync.map_err(|error| malformed("in_sync", error.to_string()))?,
         duration: Duration::from_millis(on_disk.duration_ms),
         renewed: Some(Renewal(on_disk.renewed_us)),

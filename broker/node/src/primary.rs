@@ -421,7 +421,7 @@ impl Node {
             role.proof = Some(self.core.append(Record::InSyncSet { members }, &mut self.out));
             return false;
         };
-        role.primary.hears_all() && role.primary.committed() >= proof
+        role.primary.hears_all() && role.primary.held_by_all() >= proof
     }
 
     pub(crate) fn poll_keeper(&mut self) {
@@ -439,6 +439,7 @@ impl Node {
             let Role::Primary(role) = &mut self.role else { return };
             match output {
                 KeeperOutput::Outcome(outcome) => role.primary.handle_outcome(self.now, outcome, &mut role.outputs),
+                KeeperOutput::Held => role.primary.handle_lease_held(self.now, &mut role.outputs),
                 KeeperOutput::Demoted { epoch, holder } => self.demote(epoch, holder.as_ref()),
                 KeeperOutput::Trouble(reason) => role.complain(reason),
             }

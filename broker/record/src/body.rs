@@ -59,6 +59,13 @@ impl PartialEq for Body {
 
 impl Eq for Body {}
 
+impl std::hash::Hash for Body {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        state.write_usize(self.len());
+        self.pieces().flatten().for_each(|byte| state.write_u8(*byte)); // as they compare: wherever the pieces part
+    }
+}
+
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
         Self::new(bytes)

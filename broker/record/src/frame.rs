@@ -27,13 +27,13 @@ pub const MAX_META_BYTES: usize = 16 << 20;
 /// A body at most: the largest `maxMessageSize` that may be configured.
 pub const MAX_BODY_BYTES: usize = 512 << 20;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
     Record,
     Base,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     pub kind: FrameKind,
     pub position: Position,

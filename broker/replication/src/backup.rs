@@ -22,7 +22,7 @@ const PARALLEL_FETCHES: usize = 4;
 /// A catch-up that has brought nothing for so many times the backup timeout is begun anew.
 const STUCK_TIMEOUTS: u32 = 5;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BackupConfig {
     pub me: Identity,
     /// `durability: Replicated`: what has been received counts, so it is acknowledged at once.
@@ -101,7 +101,7 @@ pub enum FollowError {
     BadBase(String),
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct CatchUpProgress {
     pub queues_done: u64,
     pub queues: u64,
@@ -109,7 +109,7 @@ pub struct CatchUpProgress {
     pub bytes: u64,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Link {
     /// Not connected since then.
     Down {
@@ -133,7 +133,7 @@ enum Link {
 }
 
 /// A base under way.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct CatchUp {
     sync_id: SyncId,
     sync_point: Position,
@@ -145,7 +145,7 @@ struct CatchUp {
     completing: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Backup {
     config: BackupConfig,
     /// The highest epoch known, durable before anything is acknowledged under it.

@@ -39,7 +39,7 @@ pub enum ProposeError {
     NoChange,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Commit {
     epoch: Epoch,
     primary: Member,
@@ -50,6 +50,8 @@ pub struct Commit {
     in_force: InSyncSet,
     /// On its way to the Lease, or there already: its members count (rule 3).
     proposed: Option<InSyncSet>,
+    /// The Lease is known to have been there after this primary had begun (rule 7).
+    lease_held: bool,
     /// About to be proposed: commits wait for it from before the swap is tried (rule 4). No swap names it yet.
     awaited: Option<Member>,
     committed: Index,
@@ -61,7 +63,17 @@ impl Commit {
     pub fn new(epoch: Epoch, primary: Member, epoch_start: Index, in_force: InSyncSet) -> Self {
         assert!(in_force.contains(&primary), "{primary} was elected from outside the set {in_force:?} (rule 1)");
         let (durable, committed) = (BTreeMap::new(), Index(0));
-        Self { epoch, primary, epoch_start, durable, in_force, proposed: None, awaited: None, committed }
+        Self {
+            epoch,
+            primary,
+            epoch_start,
+            durable,
+            in_force,
+            proposed: None,
+            lease_held: false,
+            awaited: None,
+            committed,
+        }
     }
 
     pub fn committed(&self) -> Index {
@@ -169,11 +181,27 @@ impl Commit {
         true
     }
 
+    /// A write of this primary's own to the Lease has taken effect. Nothing is committed before: whoever makes a new Lease
+    /// after this one was deleted asks every replica, and one that was elected but has not begun does not say that it is
+    /// primary. One that begins after that finds that its Lease is gone, and commits nothing (rule 7).
+    pub fn handle_lease_held(&mut self) {
+        self.lease_held = true;
+    }
+
+    pub fn is_lease_held(&self) -> bool {
+        self.lease_held
+    }
+
+    /// What every member of every set that may be in force has made durable.
+    pub fn held_by_all(&self) -> Index {
+        self.counted().map(|member| self.durable_on(member)).min().unwrap_or_default()
+    }
+
     /// The new committed index, if it has moved. Nothing counts before this epoch's own first record does: only then is
     /// what the predecessor left known to be on every member.
     pub fn poll_committed(&mut self) -> Option<Index> {
-        let safe = self.counted().map(|member| self.durable_on(member)).min().unwrap_or_default();
-        if safe < self.epoch_start || safe <= self.committed {
+        let safe = self.held_by_all();
+        if !self.lease_held || safe < self.epoch_start || safe <= self.committed {
             return None;
         }
         self.committed = safe;
@@ -211,7 +239,9 @@ mod tests {
 
     /// A primary and one backup in sync; the epoch's first record is index 10.
     fn pair() -> Commit {
-        Commit::new(EPOCH, member(PRIMARY), Index(10), [member(PRIMARY), member(BACKUP)].into())
+        let mut commit = Commit::new(EPOCH, member(PRIMARY), Index(10), [member(PRIMARY), member(BACKUP)].into());
+        commit.handle_lease_held();
+        commit
     }
 
     fn durable(commit: &mut Commit, store: u128, index: u64) -> Option<u64> {
@@ -234,6 +264,16 @@ mod tests {
         assert_eq!(durable(&mut c, PRIMARY, 10), None);
         assert_eq!(durable(&mut c, BACKUP, 9), None);
         assert_eq!(durable(&mut c, BACKUP, 10), Some(10));
+    }
+
+    #[test]
+    fn counts_nothing_before_its_own_write_of_the_lease() {
+        let mut c = Commit::new(EPOCH, member(PRIMARY), Index(10), [member(PRIMARY), member(BACKUP)].into());
+        assert_eq!(durable(&mut c, PRIMARY, 12), None);
+        assert_eq!(durable(&mut c, BACKUP, 11), None);
+        assert_eq!(c.held_by_all(), Index(11));
+        c.handle_lease_held();
+        assert_eq!(c.poll_committed(), Some(Index(11)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Index, Position};
 
 /// Where each epoch began, oldest first, and where the log ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct History {
     starts: Vec<Position>,
     last: Index,

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_millis(250);
 /// After a conflict the Lease has just been read, so the next try is not a blind one.
 const RETRY_AT_ONCE: Duration = Duration::ZERO;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseRequest {
     Read,
     /// Compare-and-swap.
@@ -33,7 +33,7 @@ pub enum LeaseRequest {
     },
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseAnswer {
     Read(Option<(Lease, Version)>),
     /// The swap or creation took effect.
@@ -52,6 +52,8 @@ pub enum KeeperOutput {
     Outcome(SwapOutcome),
     /// Another primary, or another epoch (rule 5).
     Demoted { epoch: Epoch, holder: Option<Identity> },
+    /// A write of this primary's own has taken effect: it was elected, and after that the Lease was still there (rule 7).
+    Held,
     /// The API server did not do it; worth a line in the log.
     Trouble(String),
 }
@@ -61,7 +63,7 @@ pub enum KeeperOutput {
 #[error("the Lease cannot be written as this primary wants it: {0}")]
 pub struct NoLease(String);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseKeeper {
     me: Identity,
     epoch: Epoch,
@@ -130,6 +132,11 @@ impl LeaseKeeper {
         self.successor = None;
     }
 
+    /// The set on its way to the Lease, whose outcome is open.
+    pub fn proposed(&self) -> Option<&InSyncSet> {
+        self.wanted.as_ref()
+    }
+
     /// The Lease is known not to be there.
     pub fn is_deleted(&self) -> bool {
         self.deleted
@@ -159,8 +166,7 @@ impl LeaseKeeper {
                 self.must_read = true; // somebody else may create it
                 return Ok(None);
             }
-            let set = self.known.in_sync().clone();
-            let lease = Lease::as_it_was(&self.me, self.epoch, set, self.duration);
+            let lease = self.known.as_it_was(&self.me, self.duration);
             LeaseRequest::Create { lease: self.or_pause(now, lease)? }
         } else {
             let lease = self.next_lease();
@@ -194,6 +200,9 @@ impl LeaseKeeper {
                 self.next_renewal = now + self.duration / 3;
                 if let Some(LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = request {
                     self.deleted = false;
+                    if !self.is_deposed_by(&lease) {
+                        out.push(KeeperOutput::Held);
+                    }
                     self.take(now, Some((lease, version)), &mut out);
                 }
             }

@@ -20,14 +20,14 @@ pub struct Hello {
 }
 
 /// From the backup, as its journal goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acknowledge {
     pub epoch: Epoch,
     pub durable: Index,
     pub received: Index,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PrimaryMessage {
     Welcome(Welcome),
     Records(Records),
@@ -35,14 +35,14 @@ pub enum PrimaryMessage {
     Base(Base),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Welcome {
     pub epoch: Epoch,
     pub primary: Identity,
     pub resume: Resume,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Resume {
     /// Cut the log after this index; the records that follow come next.
     After(Index),
@@ -51,14 +51,14 @@ pub enum Resume {
 }
 
 /// The log from one index on. No frames: a heartbeat.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Records {
     pub epoch: Epoch,
     pub committed: Index,
     pub frames: Vec<Frame>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Refusal {
     /// The answerer's own epoch.
     pub epoch: Epoch,
@@ -70,7 +70,7 @@ pub struct Refusal {
 pub struct SyncId(pub u64);
 
 /// The topology as of the sync point, and what backlog there is to fetch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Base {
     pub epoch: Epoch,
     pub sync_id: SyncId,
@@ -79,7 +79,7 @@ pub struct Base {
     pub queues: Vec<BacklogQueue>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct BacklogQueue {
     pub queue: QueueId,
     pub messages: u64,

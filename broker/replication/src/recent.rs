@@ -9,7 +9,7 @@ use understudy_record::{Frame, Index};
 /// as a whole.
 const MAX_DURABLE_BYTES: usize = 8 << 20;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Recent {
     frames: VecDeque<Frame>,
     bytes: usize,

@@ -41,6 +41,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
     let lease = Lease::from_parts(LeaseParts {
         holder: Some(identity(names[0])),
         epoch: Epoch(3),
+        given: None,
         in_sync,
         duration: ms(5_000),
         renewed: None,

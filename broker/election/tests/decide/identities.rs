@@ -71,6 +71,7 @@ fn a_vacant_lease_is_taken_at_once() {
     observed.lease = Lease::from_parts(LeaseParts {
         holder: None,
         epoch: Epoch(3),
+        given: None,
         in_sync: observed.lease.in_sync().clone(),
         duration: ms(5_000),
         renewed: None,

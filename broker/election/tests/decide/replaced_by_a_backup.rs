@@ -29,6 +29,7 @@ fn nobody_while_renewals_are_seen_whatever_the_clocks_say() {
         observed.lease = Lease::from_parts(LeaseParts {
             holder: lease.holder().cloned(),
             epoch: lease.epoch(),
+            given: None,
             in_sync: lease.in_sync().clone(),
             duration: lease.duration(),
             renewed: Some(Renewal(RENEWED as i64 * 1_000 + skew_us)),

@@ -40,6 +40,7 @@ fn has_no_epoch_after_the_last() {
     observed.lease = Lease::from_parts(LeaseParts {
         holder: observed.lease.holder().cloned(),
         epoch: Epoch(u64::MAX),
+        given: None,
         in_sync: observed.lease.in_sync().clone(),
         duration: ms(5_000),
         renewed: None,

@@ -37,11 +37,11 @@ fn a_living_primary_creates_it_anew() {
 fn otherwise_the_highest_log_of_all_replicas() {
     let case = || healthy(&["a", "b", "c"]).log_ends("b", 3, 60).log_ends("a", 2, 90);
     case().lease_deleted().check(expect![[r#"
-        create: epoch 103 held by b/b/1; in sync: b/b
+        create: epoch 10003 held by b/b/1; in sync: b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:60
     "#]]);
     case().lease_deleted_unseen().check(expect![[r#"
-        create: epoch 103 held by b/b/1; in sync: b/b
+        create: epoch 10003 held by b/b/1; in sync: b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:60
     "#]]);
     case().lease_deleted().reset("a").check(expect![[r#"
@@ -53,7 +53,7 @@ fn otherwise_the_highest_log_of_all_replicas() {
 #[test]
 fn logs_that_end_alike_are_alike_and_stay_in_the_set() {
     healthy(&["a", "b", "c"]).log_ends("c", 3, 49).lease_deleted_unseen().check(expect![[r#"
-        create: epoch 103 held by a/a/1; in sync: a/a, b/b
+        create: epoch 10003 held by a/a/1; in sync: a/a, b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
     "#]]);
 }
@@ -70,7 +70,7 @@ fn not_without_the_store_of_a_member_that_may_have_held_more() {
         RecoveryUnsafe: the Lease is gone, and so may be confirmed messages that only these had: a lost store a and came back with 9a. Bring them back, or, to go on with what the other replicas have, set the annotation understudy.dev/force-recovery
     "#]]);
     case().lease_deleted_unseen().forced().check(expect![[r#"
-        create: epoch 103 held by b/b/1; in sync: b/b, c/c
+        create: epoch 10003 held by b/b/1; in sync: b/b, c/c
         Forced: forced by understudy.dev/force-recovery; not waited for: nobody; lost: a lost store a and came back with 9a
     "#]]);
 }
@@ -115,7 +115,7 @@ fn forced_with_replicas_missing() {
         ReplicasUnheard: there is no Lease; it is created once these have answered too: a, b
     "#]]);
     case().forced().check(expect![[r#"
-        create: epoch 103 held by c/c/1; in sync: c/c
+        create: epoch 10003 held by c/c/1; in sync: c/c
         Forced: forced by understudy.dev/force-recovery; not waited for: a, b; lost: a does not answer, b does not answer
     "#]]);
     case().reset("c").forced().check(expect![[r#"

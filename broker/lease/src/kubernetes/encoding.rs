@@ -12,6 +12,8 @@ use understudy_record::{Epoch, Member};
 use crate::{LeaseError, SwapError};
 
 pub const IN_SYNC_ANNOTATION: &str = "understudy.dev/in-sync";
+/// The highest epoch that may have been given, where it is above the Lease's own; not there otherwise.
+pub const GIVEN_EPOCH_ANNOTATION: &str = "understudy.dev/given-epoch";
 pub const DURATION_ANNOTATION: &str = "understudy.dev/lease-duration-ms";
 
 const HOLDER_FIELD: &str = "spec.holderIdentity";
@@ -29,6 +31,7 @@ pub(super) fn decode(lease: &KubeLease) -> Result<(Lease, Version), LeaseError> 
     let parts = LeaseParts {
         holder: holder.map(str::parse).transpose().map_err(|error| malformed(HOLDER_FIELD, error))?,
         epoch: u64::try_from(epoch).map(Epoch).map_err(|_| malformed(EPOCH_FIELD, format!("{epoch} is negative")))?,
+        given: annotation(GIVEN_EPOCH_ANNOTATION).map(parse_epoch).transpose()?,
         in_sync: parse_set(annotation(IN_SYNC_ANNOTATION).ok_or_else(|| missing(IN_SYNC_ANNOTATION))?)?,
         duration: parse_duration(annotation(DURATION_ANNOTATION), spec)?,
         renewed: spec.renew_time.as_ref().map(|time| Renewal(time.0.as_microsecond())),
@@ -40,7 +43,9 @@ pub(super) fn decode(lease: &KubeLease) -> Result<(Lease, Version), LeaseError> 
 /// Our fields, in an object of which the rest stays as it is.
 pub(super) fn write_into(object: &mut KubeLease, lease: &Lease) -> Result<(), SwapError> {
     let ours = spec(lease)?;
-    object.metadata.annotations.get_or_insert_default().extend(annotations(lease));
+    let all = object.metadata.annotations.get_or_insert_default();
+    all.remove(GIVEN_EPOCH_ANNOTATION);
+    all.extend(annotations(lease));
     // Absent, they are kept; the API server fills in what this write changes.
     object.metadata.managed_fields = None;
     let spec = object.spec.get_or_insert_default();
@@ -69,11 +74,14 @@ pub(super) fn object(
 
 fn annotations(lease: &Lease) -> BTreeMap<String, String> {
     let members: Vec<String> = lease.in_sync().iter().map(Member::to_string).collect();
+    let given = (lease.given() > lease.epoch()).then(|| (GIVEN_EPOCH_ANNOTATION.to_owned(), lease.given().to_string()));
     [
         (IN_SYNC_ANNOTATION.to_owned(), members.join(",")),
         (DURATION_ANNOTATION.to_owned(), lease.duration().as_millis().to_string()),
     ]
-    .into()
+    .into_iter()
+    .chain(given)
+    .collect()
 }
 
 fn spec(lease: &Lease) -> Result<LeaseSpec, SwapError> {
@@ -97,6 +105,10 @@ fn parse_set(text: &str) -> Result<BTreeSet<Member>, LeaseError> {
     Ok(members)
 }
 
+fn parse_epoch(text: &str) -> Result<Epoch, LeaseError> {
+    text.parse().map_err(|error| malformed(GIVEN_EPOCH_ANNOTATION, error))
+}
+
 /// To the millisecond where our annotation says it, otherwise in seconds.
 fn parse_duration(exact: Option<&str>, spec: &LeaseSpec) -> Result<Duration, LeaseError> {
     if let Some(text) = exact {
@@ -115,6 +127,7 @@ fn field_of(error: &MalformedLease) -> &'static str {
         }
         MalformedLease::HolderOutsideSet { .. } => HOLDER_FIELD,
         MalformedLease::NoEpoch => EPOCH_FIELD,
+        MalformedLease::EpochNotGiven { .. } => GIVEN_EPOCH_ANNOTATION,
         MalformedLease::Duration(_) => DURATION_FIELD,
     }
 }

@@ -18,6 +18,8 @@ pub enum Hold {
     },
     /// It has not yet brought its own log to every member.
     EpochStart,
+    /// It has not written the Lease itself since it was elected (rule 7).
+    LeaseNotWritten,
 }
 
 impl fmt::Display for Hold {
@@ -31,6 +33,9 @@ impl fmt::Display for Hold {
             }
             Self::WaitingFor { member, lost: false } => {
                 write!(f, "waiting for {} to make records durable", member.name)
+            }
+            Self::LeaseNotWritten => {
+                f.write_str("the new primary has not been able to renew the Lease yet: the API server must answer once")
             }
             Self::EpochStart => f.write_str("the new primary is bringing its log to the in-sync backups"),
         }

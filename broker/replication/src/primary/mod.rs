@@ -34,7 +34,7 @@ const JOIN_LAG_BYTES: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PrimaryConfig {
     pub me: Identity,
     pub min_in_sync: usize,
@@ -85,7 +85,7 @@ pub struct FollowerStatus {
     pub catching_up: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Follower {
     identity: Identity,
     member: Member,
@@ -106,14 +106,14 @@ struct Follower {
     in_flight_bytes: usize,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Lost {
     since: Duration,
     /// What it is given to come back.
     grace: Duration,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Primary {
     config: PrimaryConfig,
     epoch: Epoch,
@@ -239,6 +239,12 @@ impl Primary {
         !self.commit.counted().any(|member| self.lost.contains_key(member))
     }
 
+    /// What every member of every set that may be in force has made durable. The proof of rule 7: a member that has
+    /// acknowledged a record was this primary's when it did.
+    pub fn held_by_all(&self) -> Index {
+        self.commit.held_by_all()
+    }
+
     /// Bytes of records that are not committed, or not on the own disk: what publishers are slowed down by.
     pub fn unsettled_bytes(&self) -> usize {
         self.uncommitted_bytes.max(self.undurable_bytes)
@@ -251,6 +257,9 @@ impl Primary {
         }
         if self.commit.committed() == self.last().index {
             return None;
+        }
+        if !self.commit.is_lease_held() && self.commit.held_by_all() >= self.commit.epoch_start() {
+            return Some(Hold::LeaseNotWritten);
         }
         let lost = self.commit.counted().find(|member| self.lost.contains_key(*member));
         if let Some(member) = lost {
@@ -481,6 +490,12 @@ impl Primary {
                 self.pump(now, stream, out);
             }
         }
+    }
+
+    /// A write of this primary's own to the Lease has taken effect (rule 7): from here on it may commit.
+    pub fn handle_lease_held(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
+        self.commit.handle_lease_held();
+        self.advance(now, out);
     }
 
     /// The outcome of the last proposed set has become known (rule 3).

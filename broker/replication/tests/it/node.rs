@@ -433,6 +433,7 @@ impl Node {
                 KeeperOutput::Outcome(outcome) => {
                     self.primary(now, |primary, out| primary.handle_outcome(now, outcome, out))
                 }
+                KeeperOutput::Held => self.primary(now, |primary, out| primary.handle_lease_held(now, out)),
                 KeeperOutput::Demoted { .. } => return self.recover(now),
                 KeeperOutput::Trouble(_) => {}
             }

@@ -1,0 +1,121 @@
+//! Which steps a state allows, within the bounds.
+
+use crate::cluster::{Action, Cluster, REPLICAS, State};
+use crate::replica::Role;
+use crate::rules::Broken;
+
+impl Cluster {
+    pub(crate) fn possible(&self, state: &State, out: &mut Vec<Action>) {
+        for number in 0..REPLICAS {
+            self.of_replica(state, number, out);
+        }
+        for (link, it) in state.links.iter().enumerate() {
+            if it.open && !it.down.is_empty() {
+                out.push(Action::Deliver { link });
+            }
+            if it.up.is_some() {
+                out.push(Action::Acknowledge { link });
+            }
+            if !it.open {
+                out.push(Action::NoticeEnd { link });
+            } else if state.used.breaks < self.bounds.breaks {
+                out.push(Action::Break { link });
+            }
+        }
+        for (request, it) in state.requests.iter().enumerate() {
+            match &it.answer {
+                None if !it.given_up || state.store.may_take(&it.request) => out.push(Action::ServeLease { request }),
+                Some(_) => out.push(Action::AnswerLease { request }),
+                None => {}
+            }
+            if !it.given_up && state.used.lost_answers < self.bounds.lost_answers {
+                out.push(Action::LoseAnswer { request });
+            }
+        }
+        self.of_electors(state, out);
+    }
+
+    fn of_replica(&self, state: &State, number: usize, out: &mut Vec<Action>) {
+        let replica = &state.replicas[number];
+        let (bounds, used) = (&self.bounds, &state.used);
+        if !replica.orders.is_empty() {
+            out.push(Action::JournalCompletes { replica: number });
+        }
+        match &replica.role {
+            Role::Down => {
+                out.push(Action::Restart { replica: number });
+                return;
+            }
+            Role::Backup(backup, _) => {
+                for (elected, (lease, _)) in state.store.elected.iter().enumerate() {
+                    let ahead = lease.epoch() > backup.history().last().epoch;
+                    if lease.holder() == Some(&replica.identity()) && ahead && lease.epoch() >= backup.known_epoch() {
+                        out.push(Action::TakeRole { replica: number, elected });
+                    }
+                }
+                for primary in (0..REPLICAS).filter(|other| *other != number && replica.connects < bounds.connects) {
+                    let linked = state.links.iter().any(|link| link.open && (link.backup, link.primary) == (number, primary));
+                    if state.replicas[primary].leader().is_some() && !linked {
+                        out.push(Action::Connect { backup: number, primary });
+                    }
+                }
+            }
+            Role::Primary(leader) => {
+                let primary = number;
+                if used.publishes < bounds.publishes {
+                    out.push(Action::Publish { primary });
+                }
+                if used.silences < bounds.silences && !leader.primary.hears_all() {
+                    out.push(Action::FindSilent { primary });
+                }
+                out.push(Action::AskLease { primary });
+                out.push(Action::SeeDeposed { primary });
+                if state.store.deleted.is_some() && !leader.keeper.is_deleted() {
+                    out.push(Action::SeeDeleted { primary });
+                }
+            }
+        }
+        if used.crashes < bounds.crashes {
+            out.push(Action::Crash { replica: number });
+        }
+        if used.lost_disks < bounds.lost_disks {
+            out.push(Action::LoseDisk { replica: number });
+        }
+    }
+
+    fn of_electors(&self, state: &State, out: &mut Vec<Action>) {
+        let absent = state.store.current.is_none();
+        if !absent && state.used.elections < self.bounds.elections {
+            for candidate in 0..REPLICAS {
+                let reachings = (0..1_u8 << REPLICAS).filter(|reaching| reaching & (1 << candidate) != 0);
+                out.extend(reachings.map(|reaching| Action::Elect { candidate, reaching }));
+            }
+        }
+        if !absent && state.used.deletions < self.bounds.deletions {
+            out.push(Action::DeleteLease);
+        }
+        let early = self.is_broken(Broken::RecoversFromOldReports) && state.used.deletions < self.bounds.deletions;
+        match &state.elector {
+            None if absent || early => out.extend([true, false].map(|knowing| Action::ElectorFindsNone { knowing })),
+            Some(elector) => {
+                let unheard = (0..REPLICAS).filter(|replica| elector.reports[*replica].is_none());
+                let up = unheard.filter(|replica| state.replicas[*replica].is_up());
+                out.extend(up.map(|replica| Action::ElectorHears { replica }));
+                if absent && elector.reports.iter().all(Option::is_some) {
+                    out.push(Action::ElectorRecovers);
+                }
+            }
+            None => {}
+        }
+        if self.is_broken(Broken::ResumesAfterRestart) {
+            for (elected, (lease, _)) in state.store.elected.iter().enumerate() {
+                let resumes = |replica: &usize| {
+                    let it = &state.replicas[*replica];
+                    let backup = it.backup();
+                    lease.holder() == Some(&it.identity()) && backup.is_some_and(|it| it.known_epoch() == lease.epoch())
+                };
+                out.extend((0..REPLICAS).filter(resumes).map(|replica| Action::Resume { replica, elected }));
+            }
+        }
+    }
+}
