@@ -5,7 +5,7 @@ use understudy_record::{Epoch, Frame, Identity, Index, Position, QueueId};
 use crate::history::History;
 
 /// A backup's first word.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hello {
     pub follower: Identity,
     /// The highest epoch it has made durable (rule 2).
