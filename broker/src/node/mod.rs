@@ -8,6 +8,7 @@ mod backup;
 mod checkpoint;
 mod clients;
 mod event;
+mod hand_over;
 mod primary;
 mod status;
 
@@ -213,7 +214,7 @@ impl Node {
             Event::Lease(LeaseEvent::Seen(seen)) => self.handle_lease_seen(seen),
             Event::Lease(LeaseEvent::Answer(epoch, answer)) => self.handle_lease_answer(epoch, answer),
             Event::Control(ControlEvent::HandOver { epoch, to, reply }) => {
-                _ = reply.send(self.hand_over(epoch, to));
+                self.handle_hand_over(epoch, to, reply);
             }
             Event::Control(ControlEvent::Shutdown) => self.leave(),
             // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
@@ -401,7 +402,9 @@ impl Node {
         match &self.role {
             Role::Primary(role) => {
                 let epoch = role.primary.epoch();
+                let under_way = role.hand_over.is_some();
                 match self.hand_over(epoch, None) {
+                    Err(_) if under_way => {}
                     Ok(()) => tracing::info!("leaving: handing over"),
                     Err(reason) => {
                         tracing::warn!("leaving without a successor: {reason}");
