@@ -52,6 +52,7 @@ impl Case {
             decision: Some(&decision),
             roll: &self.roll,
             last_failover: None,
+            last_switchover: None,
             epoch: 1,
             now: self.scene.now,
         };
@@ -249,7 +250,17 @@ fn a_backup_with_a_new_disk_catches_up() {
     let mut case = Case::new();
     let mut fresh = status(2, 9, wire::Role::CatchingUp);
     fresh.identity.as_mut().unwrap().store = "0".repeat(31) + "f";
-    fresh.catch_up = Some(wire::CatchUp { queues_done: 3, queues: 7, bytes_done: 10, bytes: 90 });
+    fresh.catch_up = Some(wire::CatchUp {
+        queues_done: 3,
+        queues: 7,
+        bytes_done: 10,
+        bytes: 90,
+        messages_done: 4,
+        messages: 40,
+        bytes_per_second: 20,
+        remaining_seconds: Some(4),
+        resumed: false,
+    });
     fresh.durable = 40;
     case.scene.sight.handle_status(&name(2), fresh, true, case.scene.now).unwrap();
     case.check(expect![[r#"

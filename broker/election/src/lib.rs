@@ -7,6 +7,7 @@
 
 mod candidate;
 mod decide;
+mod force;
 mod lease;
 mod reason;
 mod recovery;
@@ -18,8 +19,9 @@ pub use lease::{
     Lease, LeaseParts, MAX_LEASE_DURATION, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, Renewal, Version,
 };
 pub use reason::{
-    BlockedReason, CreateReason, FORCE_RECOVERY_ANNOTATION, FailoverReason, LostMember, LostWhy, WaitReason,
+    Ahead, BlockedReason, CreateReason, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverReason, LastHeard,
+    LostMember, LostWhy, MayBeLost, WaitReason,
 };
 pub use recovery::RECOVERY_EPOCH_GAP;
 pub use tracker::{LeaseTracker, Observed, Register};
-pub use view::{Contact, Elector, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};
+pub use view::{Contact, Elector, Force, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

@@ -96,8 +96,9 @@ impl Node {
         hand_over.is_asked = true;
         let in_sync = role.primary.followers().filter(|follower| follower.in_sync);
         let mut reachable: BTreeSet<_> = in_sync.map(|follower| follower.identity).collect();
-        if self.leaving.is_none() {
-            // One that ends would only hold up the successor's first commits, until it is found lost.
+        // This replica reads its log again before it follows, if it does not end, and the successor's first commits would wait
+        // for that. So it stays only where it is needed.
+        if self.leaving.is_none() && reachable.len() < self.config.min_in_sync {
             reachable.insert(self.me.clone());
         }
         tracing::info!(successor = %hand_over.successor, paused_ms = paused_for.as_millis(), is_drained, "the swap");

@@ -49,6 +49,8 @@ pub(crate) struct NodeStatus {
     /// What this replica runs short of.
     pub(crate) alarms: Alarms,
     pub(crate) failure: Option<String>,
+    /// Why nobody is elected, as this replica sees it, while it misses a primary.
+    pub(crate) waits: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +131,7 @@ pub(crate) struct Shared {
     pub(crate) recovery: Progress,
     pub(crate) checkpoints: CheckpointCounts,
     failure: Mutex<Option<String>>,
+    waits: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -146,6 +149,7 @@ impl Shared {
             journal_stalled_ms: 0,
             alarms: Alarms::default(),
             failure: None,
+            waits: None,
         };
         Self {
             status: watch::Sender::new(status),
@@ -155,6 +159,7 @@ impl Shared {
             recovery: Progress::default(),
             checkpoints: CheckpointCounts::default(),
             failure: Mutex::new(None),
+            waits: Mutex::new(None),
         }
     }
 
@@ -167,6 +172,17 @@ impl Shared {
 
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().ok().and_then(|failure| failure.clone())
+    }
+
+    /// Why nobody is elected; `None` once somebody is heard.
+    pub(crate) fn set_waits(&self, reason: Option<String>) {
+        if let Ok(mut waits) = self.waits.lock() {
+            *waits = reason;
+        }
+    }
+
+    fn waits(&self) -> Option<String> {
+        self.waits.lock().ok().and_then(|waits| waits.clone())
     }
 
     pub(crate) fn set_flow(&self, flow: Flow) {
@@ -218,6 +234,7 @@ impl Node {
             journal_stalled_ms: self.journal.stalled_ms(),
             alarms: self.alarms,
             failure: self.shared.failure(),
+            waits: self.shared.waits(),
         }
     }
 

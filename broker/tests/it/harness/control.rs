@@ -14,6 +14,16 @@ impl Broker {
         reply.map(|reply| (reply.primary, reply.epoch)).map_err(|status| status.message().to_owned())
     }
 
+    /// What it says of itself now.
+    pub(crate) fn status(&self) -> Result<wire::Status, tonic::Status> {
+        self.control(async |mut control| {
+            let mut stream = control.watch(wire::WatchRequest { interval_ms: 0 }).await?;
+            let first =
+                stream.get_mut().message().await?.ok_or_else(|| tonic::Status::unavailable("it said nothing"))?;
+            Ok(tonic::Response::new(first))
+        })
+    }
+
     fn control<T>(
         &self,
         call: impl AsyncFnOnce(ControlClient<Channel>) -> Result<tonic::Response<T>, tonic::Status>,
