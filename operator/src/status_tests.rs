@@ -271,7 +271,11 @@ fn a_backup_with_a_new_disk_catches_up() {
     "#]]);
     let replica = case.assess(None, 0).replica_statuses.remove(2);
     assert!(!replica.in_sync);
-    assert_eq!((replica.lag, replica.catch_up.map(|progress| progress.queues_done)), (Some(60), Some(3)));
+    assert_eq!(replica.lag, Some(60));
+    let progress = replica.catch_up.unwrap();
+    assert_eq!((progress.queues_done, progress.queues, progress.bytes_done, progress.bytes), (3, 7, 10, 90));
+    assert_eq!((progress.messages_done, progress.messages), (4, 40));
+    assert_eq!((progress.bytes_per_second, progress.remaining_seconds), (20, Some(4)));
 }
 
 #[test]

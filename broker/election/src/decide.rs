@@ -37,6 +37,9 @@ enum Verdict {
 
 /// `now` is on the elector's own monotonic clock, like every point in time in `view`.
 pub fn decide(now: Duration, view: &View) -> Decision {
+    if let Some(decision) = forced_in_vain(now, view) {
+        return decision;
+    }
     let observed = match &view.register {
         Register::Unread => return Decision::Wait { reason: WaitReason::LeaseUnread, until: None },
         Register::Absent { last, .. } => return decide_without_lease(now, view, last.as_ref()),
@@ -58,6 +61,22 @@ pub fn decide(now: Duration, view: &View) -> Decision {
         Verdict::Keep { reason, until } => Decision::Wait { reason, until },
         Verdict::Replace(reason) => elect(now, view, observed, reason),
     }
+}
+
+/// A person has named one that does not answer: whoever can be elected without a loss is.
+fn forced_in_vain(now: Duration, view: &View) -> Option<Decision> {
+    let Force::Named(name) = &view.spec.forced else { return None };
+    if view.heard(name).is_some() || view.register == Register::Unread {
+        return None;
+    }
+    let mut others = view.clone();
+    others.spec.forced = Force::No;
+    let reason = WaitReason::ForcedUnheard { name: name.clone() };
+    Some(match decide(now, &others) {
+        Decision::Wait { until, .. } => Decision::Wait { reason, until },
+        Decision::Blocked { .. } => Decision::Wait { reason, until: None },
+        elected => elected,
+    })
 }
 
 /// A replica that knows a higher epoch refuses the Lease's, and anything elected after it. Mostly the newer Lease is on its

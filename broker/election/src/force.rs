@@ -23,14 +23,9 @@ pub(crate) fn force_highest(now: Duration, view: &View, observed: &Observed, mus
     force(now, view, observed, candidate, muster)
 }
 
-/// `None`: it is the Lease's holder already, so that there is nothing to force.
+/// `None`: it does not answer, or it is the Lease's holder already, so that there is nothing to force.
 pub(crate) fn force_named(now: Duration, view: &View, observed: &Observed, name: &ReplicaName) -> Option<Decision> {
-    let Some(candidate) = view.heard(name) else {
-        return Some(Decision::Wait { reason: WaitReason::ForcedUnheard { name: name.clone() }, until: None });
-    };
-    if observed.lease.holder() == Some(&candidate.identity) {
-        return None;
-    }
+    let candidate = view.heard(name).filter(|report| observed.lease.holder() != Some(&report.identity))?;
     let muster = Muster::of(&observed.lease, view);
     if muster.electable.contains(&candidate) {
         // A member of the set lacks nothing: an election like any other.

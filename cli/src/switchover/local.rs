@@ -64,7 +64,7 @@ pub(super) async fn switchover(dir: &Path, to: Option<&str>) -> anyhow::Result<O
         match local.hand_over(name, epoch, to).await {
             Ok(reply) => {
                 local.await_serving(&reply.primary, reply.epoch).await?;
-                return Ok(Outcome::moved(&reply.primary, reply.epoch, Some(name), asked_at.elapsed()));
+                return Ok(Outcome::moved(&reply.primary, reply.epoch, name, asked_at.elapsed()));
             }
             Err(reason) => refusal = reason,
         }
@@ -81,7 +81,6 @@ pub(super) async fn force(dir: &Path, to: &str, consent: Consent) -> anyhow::Res
     for _ in 0..MAX_LOOKS {
         let look = local.look().await;
         let primary = local.primary(&look);
-        let from = primary.as_ref().map(|primary| primary.name.to_owned());
         if let Some(primary) = &primary {
             if primary.name == to {
                 return Ok(Outcome::already(to, Some(primary.status.epoch)));
@@ -97,12 +96,14 @@ pub(super) async fn force(dir: &Path, to: &str, consent: Consent) -> anyhow::Res
             Decision::Wait { reason, .. } => bail!("{reason}"),
             Decision::Blocked { reason } => bail!("{reason}"),
         };
+        if candidate.name.as_str() != to {
+            bail!("{to} does not answer, and {} can be elected without a loss", candidate.name);
+        }
         if !consent_given {
             consent.ask(&reason)?;
             consent_given = true;
             continue; // time has passed: decided on what is so now
         }
-        let asked_at = Instant::now();
         let written = match &decision {
             Decision::Elect { expected, lease, .. } => store.swap(expected, lease).await,
             Decision::Create { lease, .. } => store.create(lease).await,
@@ -112,7 +113,7 @@ pub(super) async fn force(dir: &Path, to: &str, consent: Consent) -> anyhow::Res
             Ok(_) => {
                 local.promote(candidate, epoch.0).await;
                 local.await_serving(to, epoch.0).await?;
-                return Ok(Outcome::moved(to, epoch.0, from.as_deref(), asked_at.elapsed()));
+                return Ok(Outcome::forced(to, epoch.0));
             }
             Err(SwapError::Conflict) => {}
             Err(error) => return Err(error).context("the Lease was not changed"),

@@ -104,12 +104,18 @@ impl Outcome {
         Self { primary: primary.into(), epoch, moved: false, gap_ms: None, message }
     }
 
-    fn moved(primary: &str, epoch: u64, from: Option<&str>, gap: Duration) -> Self {
+    fn moved(primary: &str, epoch: u64, from: &str, gap: Duration) -> Self {
         let gap_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
-        let from = from.map_or_else(String::new, |from| format!("; it took over from {from}"));
-        let message =
-            format!("{primary} is the primary of epoch {epoch}{from}, and publishers waited for {gap_ms} ms at most");
+        let message = format!(
+            "{primary} is the primary of epoch {epoch}; it took over from {from}, and publishers waited for {gap_ms} ms at most"
+        );
         Self { primary: primary.into(), epoch: Some(epoch), moved: true, gap_ms: Some(gap_ms), message }
+    }
+
+    /// How long publishers have waited nobody knows: since before it was asked for.
+    fn forced(primary: &str, epoch: u64) -> Self {
+        let message = format!("{primary} is the primary of epoch {epoch}, by force");
+        Self { primary: primary.into(), epoch: Some(epoch), moved: true, gap_ms: None, message }
     }
 }
 

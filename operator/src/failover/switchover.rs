@@ -153,10 +153,10 @@ impl Switchover {
             };
             return self.answer(request, true, message, gap);
         }
-        if holds || picture.is_handing_over {
+        let is_late = now >= self.seen_at + PATIENCE;
+        if (holds && !is_late) || picture.is_handing_over {
             return Step::Nothing;
         }
-        let is_late = now >= self.seen_at + PATIENCE;
         if let Some(error) = self.error.clone().filter(|_| self.attempts >= MAX_ATTEMPTS || is_late) {
             return self.answer(request, false, error, None);
         }
@@ -174,7 +174,7 @@ impl Switchover {
                 self.answer(request, false, "no primary serves that could hand over".into(), None)
             }
             (_, _, RequestKind::Force) if is_late => {
-                self.answer(request, false, format!("{to} was not elected: see the Available condition"), None)
+                self.answer(request, false, format!("{to} does not serve: see the Available condition"), None)
             }
             _ => Step::Nothing, // an election is under way, or will be
         }
@@ -317,6 +317,10 @@ mod tests {
         stale.holder = Some(name(2));
         check(&mut switchover, 102, &stale, expect!["done: orders-2 is the primary"]);
         assert_eq!(switchover.forced(&picture()), None, "answered");
+        let gone = Picture { holder: Some(name(2)), serves: false, ..picture() };
+        let mut switchover = asked(RequestKind::Force, "orders-2");
+        check(&mut switchover, 100, &gone, expect!["nothing"]);
+        check(&mut switchover, 130, &gone, expect!["refused: orders-2 does not serve: see the Available condition"]);
     }
 
     #[test]

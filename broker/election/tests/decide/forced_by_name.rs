@@ -31,6 +31,20 @@ fn one_that_does_not_answer_cannot_be_forced() {
     "#]]);
 }
 
+/// Nor does it keep others from being elected without a loss.
+#[test]
+fn one_that_does_not_answer_stands_in_nobodys_way() {
+    let dead = || healthy(&["a", "b", "c"]).gone("a").lost_primary(&["b", "c"], Loss::Reset, 900);
+    dead().forcing("a").check(expect![[r#"
+        elect at version 7: epoch 4 held by b/b/1; in sync: b/b, c/c
+        PrimaryGone: the process of primary a has ended
+    "#]]);
+    dead().in_sync(&["a", "b"]).reset("c").forcing("c").check(expect![[r#"
+        elect at version 7: epoch 4 held by b/b/1; in sync: b/b
+        PrimaryGone: the process of primary a has ended
+    "#]]);
+}
+
 #[test]
 fn a_damaged_store_may_be_named_and_is_alone_in_its_set() {
     let lost = || healthy(&["a", "b", "c"]).restarted("a").lost_primary(&["b", "c"], Loss::Reset, 900);
