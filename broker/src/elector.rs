@@ -9,7 +9,8 @@ use futures::StreamExt;
 use futures::future::join_all;
 use tokio::sync::mpsc::Sender;
 use understudy_election::{
-    Contact, Decision, Elector, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide, whom_to_follow,
+    Contact, Decision, Elector, Force, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
+    whom_to_follow,
 };
 use understudy_lease::LeaseStore;
 use understudy_proto::control_client::ControlClient;
@@ -62,6 +63,7 @@ impl BackupElector {
                     let misses_primary = matches!(&status.role, RoleStatus::Backup { primary: None, .. });
                     if !misses_primary {
                         known.clear();
+                        self.shared.set_waits(None);
                         continue;
                     }
                     self.ask_all(&mut known).await;
@@ -78,10 +80,10 @@ impl BackupElector {
             _ = self.events.send(Event::Control(ControlEvent::Follow(epoch, primary))).await;
         }
         let (written, what) = match decide(now, &view) {
-            Decision::Wait { .. } => return,
+            Decision::Wait { reason, .. } => return self.shared.set_waits(Some(reason.to_string())),
             Decision::Blocked { reason } => {
                 tracing::warn!("nobody can be elected: {reason}");
-                return;
+                return self.shared.set_waits(Some(reason.to_string()));
             }
             Decision::Elect { expected, lease, candidate, reason } => {
                 let written = self.lease.swap(&expected, &lease).await.map(|version| (lease, version));
@@ -128,7 +130,7 @@ impl BackupElector {
                 replicas: config.replica_names().into_iter().collect::<BTreeSet<_>>(),
                 processes_in_set: config.replicated_only(),
                 preferred: None,
-                forced: false,
+                forced: Force::No,
             },
             timings: Timings {
                 lease_duration: config.lease_duration,

@@ -19,6 +19,10 @@ enum Command {
     Dev(DevOptions),
     /// Show who is primary, who is in sync and how far each replica is
     Status(StatusOptions),
+    /// Hand the primary's role to another replica, in good order: one disconnect for each client, nothing lost
+    Switchover(SwitchoverOptions),
+    /// Make a replica primary that may lack confirmed messages: the last resort, when no other is left
+    Force(ForceOptions),
     /// Kill the primary again and again under load, and count what was lost
     Demo(DemoOptions),
 }
@@ -86,6 +90,50 @@ pub(crate) struct StatusOptions {
     /// One JSON document instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+    /// Look again and again, until interrupted, with a bar for each replica that catches up
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) watch: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SwitchoverOptions {
+    /// The BrokerCluster, and the pod that is to be primary; with --dir the replica only. Without it: the furthest backup
+    #[arg(value_name = "NAME] [TO", num_args = 0..=2)]
+    pub(crate) words: Vec<String>,
+    /// The namespace; default: the current context's
+    #[arg(long, short, value_name = "NS", conflicts_with = "dir")]
+    pub(crate) namespace: Option<String>,
+    /// A directory of `understudy dev` instead of a cluster in Kubernetes
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Even if it is not in sync: what it lacks is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Take the loss without being asked
+    #[arg(long, requires = "force")]
+    pub(crate) yes: bool,
+    /// One JSON document instead of a sentence
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ForceOptions {
+    /// The BrokerCluster, and the pod that is to be primary; with --dir the replica only
+    #[arg(value_name = "NAME] [TO", num_args = 1..=2, required = true)]
+    pub(crate) words: Vec<String>,
+    /// The namespace; default: the current context's
+    #[arg(long, short, value_name = "NS", conflicts_with = "dir")]
+    pub(crate) namespace: Option<String>,
+    /// A directory of `understudy dev` instead of a cluster in Kubernetes
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Take the loss without being asked
+    #[arg(long)]
+    pub(crate) yes: bool,
+    /// One JSON document instead of a sentence
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -129,6 +177,8 @@ impl Arguments {
         match self.command {
             Command::Dev(options) => runtime.block_on(crate::dev::run(options)),
             Command::Status(options) => runtime.block_on(crate::status::run(options)),
+            Command::Switchover(options) => runtime.block_on(crate::switchover::switchover(options)),
+            Command::Force(options) => runtime.block_on(crate::switchover::force(options)),
             Command::Demo(options) => runtime.block_on(crate::demo::run(options)),
         }
     }
@@ -161,5 +211,17 @@ mod tests {
         assert!(parse("understudy status orders --dir x").is_err());
         assert!(parse("understudy status -n shop orders").is_ok());
         assert!(parse("understudy status --dir x --json").is_ok());
+    }
+
+    #[test]
+    fn a_switchover_takes_a_loss_only_where_it_is_forced() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("understudy switchover --dir x dev-1").is_ok());
+        assert!(parse("understudy switchover -n shop orders orders-1").is_ok());
+        assert!(parse("understudy switchover orders orders-1 orders-2").is_err());
+        assert!(parse("understudy switchover --dir x dev-1 --yes").is_err());
+        assert!(parse("understudy switchover --dir x dev-1 --force --yes").is_ok());
+        assert!(parse("understudy force --dir x").is_err());
+        assert!(parse("understudy force --dir x dev-1 --yes").is_ok());
     }
 }

@@ -7,6 +7,7 @@ mod control;
 mod demo;
 mod dev;
 mod status;
+mod switchover;
 
 use std::process::ExitCode;
 

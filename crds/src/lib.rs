@@ -16,13 +16,13 @@ mod validated;
 pub use amount::{Amount, AmountError, Quantity};
 pub use spec::{
     BackupConnections, BrokerCluster, BrokerClusterSpec, Clients, Durability, Failover, Memory, Primary, PullPolicy,
-    Resources, Storage,
+    Replicate, Replication, Resources, Storage,
 };
 pub use status::{
-    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, ReplicaRole, ReplicaStatus,
-    Timestamp,
+    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, LastSwitchover, ReplicaRole,
+    ReplicaStatus, SwitchoverOutcome, Timestamp,
 };
 pub use validated::{
-    ClusterName, DEFAULT_MEMORY_WATERMARK, FORCE_RECOVERY_ANNOTATION, FailoverTimes, InvalidCluster, MAX_NAME_BYTES,
-    ResourceAmounts, ValidatedCluster,
+    ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION,
+    FailoverTimes, InvalidCluster, MAX_NAME_BYTES, ResourceAmounts, SWITCHOVER_ANNOTATION, ValidatedCluster,
 };

@@ -100,6 +100,8 @@ pub struct BrokerClusterSpec {
     pub clients: Clients,
     #[serde(default)]
     pub primary: Primary,
+    #[serde(default)]
+    pub replication: Replication,
 }
 
 fn default_replicas() -> i32 {
@@ -120,6 +122,7 @@ impl Default for BrokerClusterSpec {
             failover: Failover::default(),
             clients: Clients::default(),
             primary: Primary::default(),
+            replication: Replication::default(),
         }
     }
 }
@@ -297,8 +300,58 @@ pub enum BackupConnections {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Primary {
-    /// Pod that an election prefers among those equally far, like `orders-0`. Nothing is moved to it while another one serves.
+    /// Pod that should be the primary, like `orders-0`. An election prefers it among those equally far; while another one
+    /// serves the role is handed over to it once it has been in sync for half a minute, and no sooner than a minute after the
+    /// last change of primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub preferred: Option<String>,
+}
+
+/// How backups get what they lack, and what they get at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Replication {
+    /// Bytes a second that the primary gives to backups which catch up, all together, like `50Mi`. If absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub catch_up_bandwidth: Option<Amount>,
+    /// Backups that catch up at the same time; the others wait for their turn.
+    #[serde(default = "default_max_catch_ups")]
+    #[schemars(range(min = 1, max = 8))]
+    pub max_catch_ups: i32,
+    /// What becomes of queues and exchanges that do not say so themselves (`x-understudy-replicate`): `all`, they and their
+    /// messages are on every replica; `configuration`, they are, empty; `none`, they are on the primary alone.
+    #[serde(default)]
+    pub default: Replicate,
+}
+
+fn default_max_catch_ups() -> i32 {
+    crate::validated::DEFAULT_MAX_CATCH_UPS.into()
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Self { catch_up_bandwidth: None, max_catch_ups: default_max_catch_ups(), default: Replicate::default() }
+    }
+}
+
+/// Written as clients write it in `x-understudy-replicate`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Replicate {
+    #[default]
+    All,
+    Configuration,
+    None,
+}
+
+impl Replicate {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Configuration => "configuration",
+            Self::None => "none",
+        }
+    }
 }

@@ -39,6 +39,9 @@ pub struct BrokerClusterStatus {
     pub conditions: Vec<Condition>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failover: Option<LastFailover>,
+    /// What became of the last request to move the role.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_switchover: Option<LastSwitchover>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -90,8 +93,17 @@ impl fmt::Display for ReplicaRole {
 pub struct CatchUpProgress {
     pub queues_done: i64,
     pub queues: i64,
+    #[serde(default)]
+    pub messages_done: i64,
+    #[serde(default)]
+    pub messages: i64,
     pub bytes_done: i64,
     pub bytes: i64,
+    #[serde(default)]
+    pub bytes_per_second: i64,
+    /// At the present rate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remaining_seconds: Option<i64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -137,6 +149,30 @@ pub struct LastFailover {
     /// When the new one said that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving_at: Option<Timestamp>,
+}
+
+/// A request by annotation (`understudy.dev/switchover`, `understudy.dev/force-primary`) that the operator has answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LastSwitchover {
+    /// The pod that was asked for.
+    pub to: String,
+    pub outcome: SwitchoverOutcome,
+    /// For people.
+    pub message: String,
+    /// From the request to the old primary until the new one served, in milliseconds; absent if nothing was handed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gap_ms: Option<i64>,
+    pub at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum SwitchoverOutcome {
+    /// The pod is the primary.
+    Done,
+    /// Nothing has changed.
+    Refused,
 }
 
 /// A moment, RFC 3339 with milliseconds, UTC. For people: nothing is computed from it.

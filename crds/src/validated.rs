@@ -7,7 +7,7 @@ use std::time::Duration;
 use kube::ResourceExt;
 
 use crate::amount::{Amount, AmountError, Quantity};
-use crate::spec::{BackupConnections, BrokerCluster, Durability, PullPolicy};
+use crate::spec::{BackupConnections, BrokerCluster, Durability, PullPolicy, Replicate};
 
 /// Longest name: the longest derived one, `NAME-primary`, and the label that carries a pod's revision stay under 63 bytes.
 pub const MAX_NAME_BYTES: usize = 40;
@@ -16,12 +16,25 @@ pub const MAX_NAME_BYTES: usize = 40;
 /// status shows, so that an annotation forgotten on the object forces nothing a second time.
 pub const FORCE_RECOVERY_ANNOTATION: &str = "understudy.dev/force-recovery";
 
+/// The pod that is to be the primary, though it may lack confirmed messages. The operator takes the annotation off once that
+/// is so.
+pub const FORCE_PRIMARY_ANNOTATION: &str = "understudy.dev/force-primary";
+
+/// The in-sync pod that the role is to be handed over to. The operator takes the annotation off once it has answered.
+pub const SWITCHOVER_ANNOTATION: &str = "understudy.dev/switchover";
+
 const MIN_REPLICAS: i32 = 1;
 /// Each record goes to every backup from the primary's one network card; more than eight copies help nobody.
 const MAX_REPLICAS: i32 = 9;
 
 /// Hundredths of the memory limit; the broker's own default too.
 pub const DEFAULT_MEMORY_WATERMARK: u8 = 80;
+
+/// The broker's own default too.
+pub const DEFAULT_MAX_CATCH_UPS: u8 = 1;
+
+/// Every replica but the primary.
+const MAX_CATCH_UPS: i32 = 8;
 
 /// The broker's own: below it its code would take all there is.
 const MIN_MEMORY_WATERMARK: u8 = 10;
@@ -82,6 +95,14 @@ pub struct ValidatedCluster {
     pub preferred_primary: Option<String>,
     /// The epoch a person has given with [`FORCE_RECOVERY_ANNOTATION`].
     pub forced_recovery: Option<u64>,
+    /// What [`SWITCHOVER_ANNOTATION`] says. It may be no pod of this cluster: that is for whoever acts on it to tell.
+    pub switchover_to: Option<String>,
+    /// What [`FORCE_PRIMARY_ANNOTATION`] says; the same.
+    pub forced_primary: Option<String>,
+    /// Bytes a second; absent: no limit.
+    pub catch_up_bandwidth: Option<u64>,
+    pub max_catch_ups: u8,
+    pub replicate: Replicate,
 }
 
 /// Requests and limits, cpu and memory always among both.
@@ -142,6 +163,8 @@ pub enum InvalidCluster {
     BackupTimeoutAboveLease,
     #[error("spec.primary.preferred {preferred:?} is none of the cluster's pods: {name}-0 to {name}-{last}")]
     Preferred { preferred: String, name: String, last: u8 },
+    #[error("spec.replication.maxCatchUps is {0}: choose 1 to {MAX_CATCH_UPS}")]
+    MaxCatchUps(i32),
     #[error("annotation {FORCE_RECOVERY_ANNOTATION} is {0:?}: give the epoch that the status shows, a number")]
     ForcedRecovery(String),
 }
@@ -194,6 +217,11 @@ impl ValidatedCluster {
             backup_connections: spec.clients.backup_connections,
             preferred_primary,
             forced_recovery,
+            switchover_to: annotated(cluster, SWITCHOVER_ANNOTATION),
+            forced_primary: annotated(cluster, FORCE_PRIMARY_ANNOTATION),
+            catch_up_bandwidth: parse_catch_up_bandwidth(spec.replication.catch_up_bandwidth.as_ref())?,
+            max_catch_ups: parse_max_catch_ups(spec.replication.max_catch_ups)?,
+            replicate: spec.replication.default,
         })
     }
 
@@ -290,6 +318,26 @@ fn parse_memory_budget(
         return Err(InvalidCluster::MemoryBudget { budget: budget.clone(), percent, limit: limit.clone() });
     }
     Ok(Some(size.whole()))
+}
+
+/// A name that is longer than any pod's is shown, not kept.
+fn annotated(cluster: &BrokerCluster, annotation: &str) -> Option<String> {
+    cluster.annotations().get(annotation).map(|text| text.trim().chars().take(80).collect())
+}
+
+fn parse_catch_up_bandwidth(bandwidth: Option<&Amount>) -> Result<Option<u64>, InvalidCluster> {
+    const FIELD: &str = "spec.replication.catchUpBandwidth";
+    let Some(bandwidth) = bandwidth else { return Ok(None) };
+    let rate = parse_amount(FIELD, bandwidth)?;
+    if rate.is_zero() {
+        return Err(InvalidCluster::Zero(FIELD.into()));
+    }
+    Ok(Some(rate.whole()))
+}
+
+fn parse_max_catch_ups(count: i32) -> Result<u8, InvalidCluster> {
+    let count_or_none = u8::try_from(count).ok().filter(|_| (1..=MAX_CATCH_UPS).contains(&count));
+    count_or_none.ok_or(InvalidCluster::MaxCatchUps(count))
 }
 
 fn parse_failover(failover: &crate::spec::Failover) -> Result<FailoverTimes, InvalidCluster> {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use understudy_crds::{Amount, BrokerCluster, ValidatedCluster};
+use understudy_crds::{Amount, BrokerCluster, Replicate, ValidatedCluster};
 
 fn cluster(spec: &str) -> BrokerCluster {
     let spec = spec.lines().map(|line| format!("  {line}\n")).collect::<String>();
@@ -75,6 +75,11 @@ fn an_empty_spec_is_a_cluster_of_three() {
             backup_connections: Relay,
             preferred_primary: None,
             forced_recovery: None,
+            switchover_to: None,
+            forced_primary: None,
+            catch_up_bandwidth: None,
+            max_catch_ups: 1,
+            replicate: All,
         }
     "#]]
     .assert_debug_eq(&parsed);
@@ -224,4 +229,26 @@ fn a_forced_recovery_names_its_epoch() {
     assert_eq!(with("7").unwrap().forced_recovery, Some(7));
     expect![[r#"annotation understudy.dev/force-recovery is "true": give the epoch that the status shows, a number"#]]
         .assert_eq(&with("true").unwrap_err().to_string());
+}
+
+#[test]
+fn requests_by_annotation_are_kept_as_they_are() {
+    let mut cluster = cluster("{}");
+    let annotations = [("understudy.dev/switchover", " orders-1 "), ("understudy.dev/force-primary", "elsewhere")];
+    cluster.metadata.annotations = Some(annotations.map(|(key, text)| (key.to_owned(), text.to_owned())).into());
+    let parsed = ValidatedCluster::parse(&cluster).unwrap();
+    assert_eq!(parsed.switchover_to.as_deref(), Some("orders-1"));
+    assert_eq!(parsed.forced_primary.as_deref(), Some("elsewhere"));
+}
+
+#[test]
+fn replication_has_its_limits() {
+    let parsed = parse("replication: {catchUpBandwidth: 50Mi, maxCatchUps: 2, default: configuration}");
+    assert_eq!((parsed.catch_up_bandwidth, parsed.max_catch_ups), (Some(50 << 20), 2));
+    assert_eq!(parsed.replicate, Replicate::Configuration);
+    refused(
+        "replication: {catchUpBandwidth: 0}",
+        expect![["spec.replication.catchUpBandwidth is zero: give it a size"]],
+    );
+    refused("replication: {maxCatchUps: 0}", expect![["spec.replication.maxCatchUps is 0: choose 1 to 8"]]);
 }

@@ -12,7 +12,7 @@ use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use understudy_bench::Target;
-use understudy_crds::{BrokerCluster, BrokerClusterStatus, ConditionStatus};
+use understudy_crds::{BrokerCluster, BrokerClusterStatus, ConditionStatus, LastSwitchover};
 use understudy_record::{Identity, Member};
 
 use crate::space::Space;
@@ -21,6 +21,9 @@ use crate::wait::eventually;
 /// Pods are scheduled, volumes bound, certificates made and a primary elected in some ten seconds; a machine that
 /// builds something at the same time takes several times that.
 const READY_WITHIN: Duration = Duration::from_secs(120);
+
+/// The operator gives a failover that is under way half a minute.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
 
 const IN_SYNC_ANNOTATION: &str = "understudy.dev/in-sync";
 
@@ -194,6 +197,24 @@ impl Cluster {
         let patch = Patch::Merge(json!({ "spec": spec }));
         self.api::<BrokerCluster>().patch(&self.name, &PatchParams::default(), &patch).await?;
         Ok(())
+    }
+
+    /// Asks the operator for something by an annotation, and waits until it has taken that off; its answer.
+    ///
+    /// # Errors
+    /// If the API server does not take it, or nobody answers.
+    pub async fn ask(&self, annotation: &str, value: &str) -> Result<LastSwitchover> {
+        let before = self.status().await?.last_switchover;
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation: value } } }));
+        self.api::<BrokerCluster>().patch(&self.name, &PatchParams::default(), &patch).await?;
+        eventually(format!("an answer to {annotation}"), ANSWERED_WITHIN, async || {
+            let cluster = self.read::<BrokerCluster>(&self.name).await?;
+            let is_there = cluster.metadata.annotations.is_some_and(|all| all.contains_key(annotation));
+            ensure!(!is_there, "the annotation is still there");
+            let answer = cluster.status.and_then(|status| status.last_switchover);
+            answer.filter(|answer| before.as_ref() != Some(answer)).context("the status has no answer")
+        })
+        .await
     }
 
     /// # Errors

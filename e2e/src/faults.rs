@@ -110,16 +110,30 @@ impl Drop for Parting {
     }
 }
 
-/// The API server is down. Hermetic clusters only.
+/// The API server is down, or hangs. Hermetic clusters only.
 #[derive(Debug)]
-pub struct ApiOutage(bool);
+pub struct ApiOutage {
+    /// What ends it, until it has been ended.
+    undo: Option<&'static str>,
+}
 
 impl ApiOutage {
+    /// Connections are refused.
+    ///
     /// # Errors
     /// If that cannot be done.
     pub fn begin() -> Result<Self> {
         run(&hermetic()?, &["stop", "apiserver"])?;
-        Ok(Self(true))
+        Ok(Self { undo: Some("start") })
+    }
+
+    /// Connections are taken, and nothing is answered.
+    ///
+    /// # Errors
+    /// If that cannot be done.
+    pub fn freeze() -> Result<Self> {
+        run(&hermetic()?, &["halt", "apiserver"])?;
+        Ok(Self { undo: Some("resume") })
     }
 
     /// Returns once the API server is ready.
@@ -127,16 +141,18 @@ impl ApiOutage {
     /// # Errors
     /// If it does not come back.
     pub fn end(mut self) -> Result<()> {
-        self.0 = false;
-        run(&hermetic()?, &["start", "apiserver"]).map(drop)
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        let Some(undo) = self.undo.take() else { return Ok(()) };
+        run(&hermetic()?, &[undo, "apiserver"]).map(drop)
     }
 }
 
 impl Drop for ApiOutage {
     fn drop(&mut self) {
-        if self.0
-            && let Err(error) = hermetic().and_then(|script| run(&script, &["start", "apiserver"]))
-        {
+        if let Err(error) = self.undo() {
             eprintln!("the API server stays down: {error:#}");
         }
     }

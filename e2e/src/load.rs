@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use understudy_bench::{Account, Consumer, ConsumerPlan, Ledger, Publisher, PublisherPlan, QueuePlan, Target};
+use understudy_bench::{
+    Account, Consumer, ConsumerPlan, Ledger, Publisher, PublisherPlan, PublisherReport, QueuePlan, Target,
+};
 
 use crate::report::Failure;
 
@@ -34,7 +36,7 @@ pub struct Published {
     consumer: Option<Consumer>,
     target: Target,
     queue: QueuePlan,
-    longest_silence: Duration,
+    report: PublisherReport,
 }
 
 /// What a client saw of a failure.
@@ -43,6 +45,11 @@ pub struct Aftermath {
     pub account: Account,
     /// Longest time that messages waited without any confirm.
     pub longest_silence: Duration,
+    /// How often the publisher, and the consumer, had to connect anew.
+    pub reconnects: u64,
+    pub consumer_reconnects: u64,
+    /// What the publisher's connections ended with.
+    pub errors: Vec<String>,
 }
 
 impl Load {
@@ -78,6 +85,14 @@ impl Load {
 
     pub fn confirmed(&self) -> u64 {
         self.publisher.confirmed()
+    }
+
+    pub fn is_connected(&self) -> bool {
+        self.publisher.address().is_some()
+    }
+
+    pub fn reconnects(&self) -> u64 {
+        self.publisher.reconnects()
     }
 
     /// Whether the broker said that it takes no messages for now.
@@ -125,7 +140,7 @@ impl Load {
         let report = self.publisher.stop(DRAINS_WITHIN).await;
         ensure!(report.unconfirmed == 0, "{} messages were never confirmed: {:?}", report.unconfirmed, report.errors);
         let Self { ledger, consumer, target, queue, .. } = self;
-        Ok(Published { ledger, consumer, target, queue, longest_silence: report.longest_silence })
+        Ok(Published { ledger, consumer, target, queue, report })
     }
 
     /// Stops publishing, waits for every confirmed message's delivery, and checks the ledger.
@@ -146,14 +161,15 @@ impl Published {
             None => consume(&self.ledger, &self.target, &self.queue).await?,
         };
         let drained = self.ledger.drained(DRAINS_WITHIN).await;
-        consumer.stop().await;
+        let consumed = consumer.stop().await;
         let account = self.ledger.account();
         ensure!(
             account.is_clean() && drained && account.foreign == 0,
             "the ledger is not clean:\n{account}{account:?}"
         );
         ensure!(account.unflagged == 0, "second deliveries did not say so:\n{account}");
-        Ok(Aftermath { account, longest_silence: self.longest_silence })
+        let PublisherReport { longest_silence, reconnects, errors, .. } = self.report;
+        Ok(Aftermath { account, longest_silence, reconnects, consumer_reconnects: consumed.reconnects, errors })
     }
 }
 

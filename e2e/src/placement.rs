@@ -3,10 +3,10 @@
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
-use serde_json::json;
+use understudy_crds::{SWITCHOVER_ANNOTATION, SwitchoverOutcome};
 
 use crate::cluster::Cluster;
-use crate::faults::{kill_process, node_of};
+use crate::faults::node_of;
 use crate::operator;
 
 /// The node that the operator runs on.
@@ -20,11 +20,10 @@ pub async fn operator_node(cluster: &Cluster) -> Result<String> {
     running.filter_map(|pod| pod.spec?.node_name).next().context("the operator is on no node")
 }
 
-/// Makes a broker primary that is wanted, judged by its pod and node, if the primary is not; returns both. To be used while
-/// nothing is published: of those equally far the preferred one is elected.
+/// Makes a broker primary that is wanted, judged by its pod and node, if the primary is not; returns both.
 ///
 /// # Errors
-/// If there is none, or it is not elected.
+/// If there is none, or it is not handed the role.
 pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str, &str) -> bool) -> Result<(String, String)> {
     let primary = cluster.primary().await?.name.to_string();
     let mut candidates = vec![primary.clone()];
@@ -35,13 +34,12 @@ pub async fn lead_from(cluster: &Cluster, wanted: impl Fn(&str, &str) -> bool) -
             continue;
         }
         if pod != primary {
-            cluster.patch(json!({ "primary": { "preferred": pod } })).await?;
-            cluster.ready().await?;
             let epoch = cluster.epoch().await?;
-            kill_process(cluster, &[primary]).await?;
+            let answer = cluster.ask(SWITCHOVER_ANNOTATION, &pod).await?;
+            ensure!(answer.outcome == SwitchoverOutcome::Done, "{}", answer.message);
             cluster.ready_after(epoch).await?;
             let heir = cluster.primary().await?.name;
-            ensure!(heir.as_str() == pod, "{heir} was elected, though {pod} is preferred");
+            ensure!(heir.as_str() == pod, "{heir} leads, though {pod} was handed the role");
         }
         return Ok((pod, node));
     }

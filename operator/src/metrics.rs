@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, TextEncoder};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
 
 pub(crate) static RECONCILES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("understudy_operator_reconciles_total", "Reconciliations, by outcome (ok, invalid, failed).", "outcome")
@@ -33,6 +33,34 @@ pub(crate) static ELECTION_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
     let buckets = prometheus::exponential_buckets(0.001, 2.0, 15).expect("constant buckets are valid");
     registered(Histogram::with_opts(options.buckets(buckets)).expect("a constant name is valid"))
 });
+
+pub(crate) static SWITCHOVERS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help =
+        "Hand-overs that this operator has asked for, by reason (requested, preferred) and outcome (done, failed).";
+    let counters = IntCounterVec::new(Opts::new("understudy_operator_switchovers_total", help), &["reason", "outcome"]);
+    registered(counters.expect("a constant name is valid"))
+});
+
+pub(crate) static CATCH_UPS: LazyLock<IntCounter> =
+    LazyLock::new(|| counter("understudy_operator_catch_ups_total", "Catch-ups that this operator has seen begin."));
+
+pub(crate) static CATCH_UP_BYTES_REMAINING: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    replica_gauges("understudy_operator_catch_up_bytes_remaining", "Bytes that a replica has yet to fetch.")
+});
+
+pub(crate) static CATCH_UP_MESSAGES_REMAINING: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    replica_gauges("understudy_operator_catch_up_messages_remaining", "Messages that a replica has yet to fetch.")
+});
+
+pub(crate) static CATCH_UP_RATE: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    replica_gauges("understudy_operator_catch_up_bytes_per_second", "How fast a replica fetches what it lacks.")
+});
+
+/// Present while a replica catches up.
+fn replica_gauges(name: &str, help: &str) -> IntGaugeVec {
+    let gauges = IntGaugeVec::new(Opts::new(name, help), &["namespace", "cluster", "replica"]);
+    registered(gauges.expect("a constant name is valid"))
+}
 
 fn counter(name: &str, help: &str) -> IntCounter {
     registered(IntCounter::new(name, help).expect("a constant name is valid"))

@@ -9,8 +9,8 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use understudy_crds::{
-    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, ReplicaRole,
-    ReplicaStatus, Timestamp, ValidatedCluster,
+    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, LastSwitchover,
+    ReplicaRole, ReplicaStatus, Timestamp, ValidatedCluster,
 };
 use understudy_election::{BlockedReason, Contact, Decision, Lease, Register, WaitReason};
 use understudy_proto as wire;
@@ -49,6 +49,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) decision: Option<&'a Decision>,
     pub(crate) roll: &'a RollStep,
     pub(crate) last_failover: Option<&'a LastFailover>,
+    pub(crate) last_switchover: Option<&'a LastSwitchover>,
     /// The last that is known, whether there is a Lease or not.
     pub(crate) epoch: u64,
     /// On the task's clock, for what is heard.
@@ -98,6 +99,7 @@ pub(crate) fn assess(
             .map(|verdict| condition(verdict, cluster.generation, previous, at))
             .collect(),
         last_failover: snapshot.last_failover.cloned().or_else(|| previous.and_then(|p| p.last_failover.clone())),
+        last_switchover: snapshot.last_switchover.cloned().or_else(|| previous.and_then(|p| p.last_switchover.clone())),
     }
 }
 
@@ -356,8 +358,12 @@ fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
             |progress| CatchUpProgress {
                 queues_done: to_i64(progress.queues_done),
                 queues: to_i64(progress.queues),
+                messages_done: to_i64(progress.messages_done),
+                messages: to_i64(progress.messages),
                 bytes_done: to_i64(progress.bytes_done),
                 bytes: to_i64(progress.bytes),
+                bytes_per_second: to_i64(progress.bytes_per_second),
+                remaining_seconds: progress.remaining_seconds.map(to_i64),
             },
         ),
         message: message.or(alarms).map(|text| text.chars().take(MAX_MESSAGE_CHARS).collect()),

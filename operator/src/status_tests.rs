@@ -52,6 +52,7 @@ impl Case {
             decision: Some(&decision),
             roll: &self.roll,
             last_failover: None,
+            last_switchover: None,
             epoch: 1,
             now: self.scene.now,
         };
@@ -249,7 +250,17 @@ fn a_backup_with_a_new_disk_catches_up() {
     let mut case = Case::new();
     let mut fresh = status(2, 9, wire::Role::CatchingUp);
     fresh.identity.as_mut().unwrap().store = "0".repeat(31) + "f";
-    fresh.catch_up = Some(wire::CatchUp { queues_done: 3, queues: 7, bytes_done: 10, bytes: 90 });
+    fresh.catch_up = Some(wire::CatchUp {
+        queues_done: 3,
+        queues: 7,
+        bytes_done: 10,
+        bytes: 90,
+        messages_done: 4,
+        messages: 40,
+        bytes_per_second: 20,
+        remaining_seconds: Some(4),
+        resumed: false,
+    });
     fresh.durable = 40;
     case.scene.sight.handle_status(&name(2), fresh, true, case.scene.now).unwrap();
     case.check(expect![[r#"
@@ -260,7 +271,11 @@ fn a_backup_with_a_new_disk_catches_up() {
     "#]]);
     let replica = case.assess(None, 0).replica_statuses.remove(2);
     assert!(!replica.in_sync);
-    assert_eq!((replica.lag, replica.catch_up.map(|progress| progress.queues_done)), (Some(60), Some(3)));
+    assert_eq!(replica.lag, Some(60));
+    let progress = replica.catch_up.unwrap();
+    assert_eq!((progress.queues_done, progress.queues, progress.bytes_done, progress.bytes), (3, 7, 10, 90));
+    assert_eq!((progress.messages_done, progress.messages), (4, 40));
+    assert_eq!((progress.bytes_per_second, progress.remaining_seconds), (20, Some(4)));
 }
 
 #[test]

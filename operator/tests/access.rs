@@ -15,8 +15,9 @@ use understudy_operator::validate::{Defaults, validate};
 type Grant = (String, String, String);
 
 /// Group, resource, verbs, and where the code calls them.
-const CALLED: [(&str, &str, &str); 19] = [
+const CALLED: [(&str, &str, &str); 20] = [
     ("understudy.dev", "brokerclusters", "list watch"),   // controller
+    ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
     ("understudy.dev", "brokerclusters/finalizers", "update"), // owner references, where that is enforced
     ("apps", "statefulsets", "get list watch create patch"), // controller, dereference, apply

@@ -55,6 +55,7 @@ fn everything_set() {
         "memory": {"budget": "1Gi", "watermarkPercent": 75},
         "failover": {"leaseDuration": "3s", "backupTimeout": "500ms", "stallTimeout": "1m"},
         "clients": {"backupConnections": "Refuse"}, "primary": {"preferred": "orders-0"},
+        "replication": {"catchUpBandwidth": "50Mi", "maxCatchUps": 2, "default": "configuration"},
     });
     let built = built(spec, &Observed::default());
     let set = built.objects.iter().find(|object| object.resource.kind == "StatefulSet").unwrap();

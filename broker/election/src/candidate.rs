@@ -8,7 +8,8 @@ use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Identity, Member};
 
 use crate::Lease;
-use crate::reason::{LostMember, LostWhy};
+use crate::decide::Decision;
+use crate::reason::{FailoverReason, LostMember, LostWhy, WaitReason};
 use crate::view::{Contact, Report, StoreState, View};
 
 /// The members of one Lease's set, as one view knows them.
@@ -48,6 +49,12 @@ impl<'a> Muster<'a> {
     pub(crate) fn choose(&self, view: &View) -> Option<(&'a Report, BTreeSet<Identity>)> {
         let staying = self.electable.iter().map(|report| report.identity.clone()).collect();
         best(&self.electable, view).map(|candidate| (candidate, staying))
+    }
+
+    /// Nobody can be elected now, and these may come back.
+    pub(crate) fn wait(self, cause: FailoverReason) -> Decision {
+        let away = self.away.into_iter().cloned().collect();
+        Decision::Wait { reason: WaitReason::MembersAway { cause, away, lost: self.lost }, until: None }
     }
 }
 

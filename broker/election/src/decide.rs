@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use understudy_record::{Identity, ReplicaName};
 
-use crate::candidate::{Muster, best};
-use crate::reason::{BlockedReason, FailoverReason, LostMember, LostWhy, WaitReason};
+use crate::candidate::Muster;
+use crate::force::{force_highest, force_named};
+use crate::reason::{BlockedReason, FailoverReason, WaitReason};
 use crate::recovery::decide_without_lease;
 use crate::tracker::{Observed, Register};
-use crate::view::{Contact, Elector, Loss, Report, Role, StoreState, View};
+use crate::view::{Contact, Elector, Force, Loss, Report, Role, View};
 use crate::{CreateReason, Lease, NotElectable, Version};
 
 /// What to do, and why.
@@ -36,12 +37,20 @@ enum Verdict {
 
 /// `now` is on the elector's own monotonic clock, like every point in time in `view`.
 pub fn decide(now: Duration, view: &View) -> Decision {
+    if let Some(decision) = forced_in_vain(now, view) {
+        return decision;
+    }
     let observed = match &view.register {
         Register::Unread => return Decision::Wait { reason: WaitReason::LeaseUnread, until: None },
-        Register::Absent { last, .. } => return decide_without_lease(view, last.as_ref()),
+        Register::Absent { last, .. } => return decide_without_lease(now, view, last.as_ref()),
         Register::Held(observed) => observed,
     };
     if let Some(decision) = lease_is_behind(now, view, observed) {
+        return decision;
+    }
+    if let Force::Named(name) = &view.spec.forced
+        && let Some(decision) = force_named(now, view, observed, name)
+    {
         return decision;
     }
     let verdict = match observed.lease.holder() {
@@ -50,8 +59,24 @@ pub fn decide(now: Duration, view: &View) -> Decision {
     };
     match verdict {
         Verdict::Keep { reason, until } => Decision::Wait { reason, until },
-        Verdict::Replace(reason) => elect(view, observed, reason),
+        Verdict::Replace(reason) => elect(now, view, observed, reason),
     }
+}
+
+/// A person has named one that does not answer: whoever can be elected without a loss is.
+fn forced_in_vain(now: Duration, view: &View) -> Option<Decision> {
+    let Force::Named(name) = &view.spec.forced else { return None };
+    if view.heard(name).is_some() || view.register == Register::Unread {
+        return None;
+    }
+    let mut others = view.clone();
+    others.spec.forced = Force::No;
+    let reason = WaitReason::ForcedUnheard { name: name.clone() };
+    Some(match decide(now, &others) {
+        Decision::Wait { until, .. } => Decision::Wait { reason, until },
+        Decision::Blocked { .. } => Decision::Wait { reason, until: None },
+        elected => elected,
+    })
 }
 
 /// A replica that knows a higher epoch refuses the Lease's, and anything elected after it. Mostly the newer Lease is on its
@@ -101,7 +126,8 @@ fn backup_abstains(view: &View, observed: &Observed, holder: &Identity, me: &Ide
         return Some(WaitReason::StillHeard { primary: holder.clone(), by: me.name.clone() });
     }
     if observed.lease.entry_of(me).is_none() {
-        return Some(WaitReason::NotAMember { replica: me.name.clone() });
+        let members = observed.lease.in_sync().iter().cloned().collect();
+        return Some(WaitReason::NotAMember { replica: me.name.clone(), members });
     }
     None
 }
@@ -243,7 +269,7 @@ fn members_heard<'a>(view: &'a View, lease: &'a Lease) -> impl Iterator<Item = &
     others.filter_map(|member| view.heard(&member.name).filter(|report| member.is(&report.identity)))
 }
 
-fn elect(view: &View, observed: &Observed, reason: FailoverReason) -> Decision {
+fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason) -> Decision {
     let lease = &observed.lease;
     let muster = Muster::of(lease, view);
     if let Some((candidate, staying)) = muster.choose(view) {
@@ -254,36 +280,18 @@ fn elect(view: &View, observed: &Observed, reason: FailoverReason) -> Decision {
         FailoverReason::JournalStalled { .. } | FailoverReason::Hindered { .. } | FailoverReason::NotServing { .. }
     ) {
         // Nobody could do better than the primary that is there, and a person may not know that it is.
-        let away = muster.away.iter().map(|member| member.name.clone()).collect();
-        let reason = WaitReason::MembersAway { cause: reason, away, lost: muster.lost };
-        return Decision::Wait { reason, until: None };
+        return muster.wait(reason);
     }
-    if view.spec.forced {
-        return force(view, observed, muster);
+    if view.spec.forced == Force::Highest {
+        return force_highest(now, view, observed, muster);
     }
     if muster.away.is_empty() {
         return Decision::Blocked { reason: BlockedReason::NoMemberLeft { cause: reason, lost: muster.lost } };
     }
-    let away = muster.away.iter().map(|member| member.name.clone()).collect();
-    Decision::Wait { reason: WaitReason::MembersAway { cause: reason, away, lost: muster.lost }, until: None }
+    muster.wait(reason)
 }
 
-/// A person has decided to go on without the set: the highest clean log of any replica, in the set or not.
-fn force(view: &View, observed: &Observed, muster: Muster<'_>) -> Decision {
-    let clean: Vec<&Report> = view.all_heard().filter(|report| report.state == StoreState::Clean).collect();
-    let highest = clean.iter().map(|report| report.last).max();
-    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
-    let Some(candidate) = best(&equal, view) else {
-        return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
-    };
-    let in_sync = equal.iter().map(|report| report.identity.member(view.spec.processes_in_set)).collect();
-    let unheard = muster.away.iter().map(|&member| LostMember { member: member.clone(), why: LostWhy::Unheard });
-    let lost = unheard.chain(muster.lost).collect();
-    let lease = observed.lease.force(&candidate.identity, in_sync);
-    swap(observed, lease, &candidate.identity, FailoverReason::Forced { lost })
-}
-
-fn swap(
+pub(crate) fn swap(
     observed: &Observed,
     lease: Result<Lease, NotElectable>,
     candidate: &Identity,

@@ -7,6 +7,7 @@
 
 mod candidate;
 mod decide;
+mod force;
 mod lease;
 mod reason;
 mod recovery;
@@ -19,8 +20,9 @@ pub use lease::{
     Renewal, Version,
 };
 pub use reason::{
-    BlockedReason, CreateReason, FORCE_RECOVERY_ANNOTATION, FailoverReason, LostMember, LostWhy, WaitReason,
+    Ahead, BlockedReason, CreateReason, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverReason, LastHeard,
+    LostMember, LostWhy, MayBeLost, WaitReason,
 };
 pub use recovery::{RECOVERY_EPOCH_GAP, whom_to_follow};
 pub use tracker::{LeaseTracker, Observed, Register};
-pub use view::{Contact, Elector, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};
+pub use view::{Contact, Elector, Force, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

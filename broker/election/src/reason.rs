@@ -9,6 +9,9 @@ use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 /// On the BrokerCluster: "elect what is left, I take the loss". Whoever sets `Spec::forced` takes it off once it was used.
 pub const FORCE_RECOVERY_ANNOTATION: &str = "understudy.dev/force-recovery";
 
+/// On the BrokerCluster: "elect this pod, I take the loss". Taken off once it was used.
+pub const FORCE_PRIMARY_ANNOTATION: &str = "understudy.dev/force-primary";
+
 /// Why the primary is replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailoverReason {
@@ -29,8 +32,8 @@ pub enum FailoverReason {
     Hindered { holder: Identity, witness: ReplicaName },
     /// It runs and answers, but neither renews the Lease nor acts as its primary.
     NotServing { holder: Identity },
-    /// A person has forced it: nobody of the set was left.
-    Forced { lost: Vec<LostMember> },
+    /// A person has forced it.
+    Forced { may_be_lost: MayBeLost },
 }
 
 /// Why a Lease is created.
@@ -41,7 +44,7 @@ pub enum CreateReason {
     /// The Lease was deleted; every replica has answered, and this is the highest log (rule 7).
     Recovered { last: Position },
     /// A person has forced it: these are missing.
-    Forced { missing: Vec<ReplicaName>, lost: Vec<LostMember> },
+    Forced { missing: Vec<ReplicaName>, may_be_lost: MayBeLost },
 }
 
 /// Why nothing is done now.
@@ -74,11 +77,12 @@ pub enum WaitReason {
     /// This backup is not in the in-sync set, so it leaves the decision to those who are.
     NotAMember {
         replica: ReplicaName,
+        members: Vec<Member>,
     },
     /// Somebody should be elected; nobody of the set answers, but these may come back with what they had.
     MembersAway {
         cause: FailoverReason,
-        away: Vec<ReplicaName>,
+        away: Vec<Member>,
         lost: Vec<LostMember>,
     },
     /// There is no Lease; these replicas must answer before one may be created.
@@ -92,6 +96,10 @@ pub enum WaitReason {
     },
     /// A person has forced an election, but no replica with a clean store answers.
     NobodyToForce,
+    /// A person has forced the election of this replica, and it does not answer.
+    ForcedUnheard {
+        name: ReplicaName,
+    },
 }
 
 /// What a person must look at.
@@ -128,6 +136,46 @@ pub enum LostWhy {
     Removed,
     /// It is in the spec and does not answer.
     Unheard,
+}
+
+/// What a forced election may cost, as far as its elector knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MayBeLost {
+    /// Who was elected, and where its log ends.
+    pub candidate: ReplicaName,
+    pub last: Position,
+    /// Its store is not clean: what cannot be read in it is lost, too.
+    pub is_damaged: bool,
+    /// Who has more.
+    pub ahead: Vec<Ahead>,
+    /// Members of the set of which nobody knows what they had.
+    pub lost: Vec<LostMember>,
+}
+
+/// A replica whose log ends after that of the one elected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    pub name: ReplicaName,
+    pub last: Position,
+    /// So many more.
+    pub records: u64,
+    /// False: at least so many, since the two logs may have parted before they end.
+    pub exact: bool,
+    pub last_heard: LastHeard,
+}
+
+/// How long ago a replica said what is told of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastHeard {
+    Now,
+    Ago(Duration),
+    Unknown,
+}
+
+impl MayBeLost {
+    pub fn is_nothing(&self) -> bool {
+        !self.is_damaged && self.ahead.is_empty() && self.lost.is_empty()
+    }
 }
 
 impl FailoverReason {
@@ -170,6 +218,7 @@ impl WaitReason {
             Self::ReplicasUnheard { .. } => "ReplicasUnheard",
             Self::PrimaryRecreates { .. } => "PrimaryRecreatesLease",
             Self::NobodyToForce => "NobodyToForce",
+            Self::ForcedUnheard { .. } => "ForcedUnheard",
         }
     }
 }
@@ -220,9 +269,7 @@ impl fmt::Display for FailoverReason {
             Self::NotServing { holder } => {
                 write!(f, "{} holds the Lease and answers, but neither renews it nor acts as primary", holder.name)
             }
-            Self::Forced { lost } => {
-                write!(f, "forced by {FORCE_RECOVERY_ANNOTATION}; what only these had is lost: {}", List(lost))
-            }
+            Self::Forced { may_be_lost } => write!(f, "forced by a person; {may_be_lost}"),
         }
     }
 }
@@ -234,12 +281,9 @@ impl fmt::Display for CreateReason {
             Self::Recovered { last } => {
                 write!(f, "the Lease was deleted; every replica has answered, and the highest log ends at {last}")
             }
-            Self::Forced { missing, lost } => write!(
-                f,
-                "forced by {FORCE_RECOVERY_ANNOTATION}; not waited for: {}; lost: {}",
-                List(missing),
-                List(lost)
-            ),
+            Self::Forced { missing, may_be_lost } => {
+                write!(f, "forced by a person; not waited for: {}; {may_be_lost}", List(missing))
+            }
         }
     }
 }
@@ -262,9 +306,15 @@ impl fmt::Display for WaitReason {
             Self::PrimaryEnded { primary, unheard } => {
                 write!(f, "primary {} has ended; waiting to hear {}", primary.name, List(unheard))
             }
-            Self::NotAMember { replica } => write!(f, "{replica} is not in sync, so it leaves the election to others"),
+            Self::NotAMember { replica, members } => {
+                write!(
+                    f,
+                    "{replica} is not in sync: it waits for {}, which may hold confirmed messages",
+                    Stores(members)
+                )
+            }
             Self::MembersAway { cause, away, lost } => {
-                write!(f, "{cause}; only {} may have every confirmed message: waiting for one to answer", List(away))?;
+                write!(f, "{cause}; waits for {}, which may hold confirmed messages", Stores(away))?;
                 if lost.is_empty() { Ok(()) } else { write!(f, " ({})", List(lost)) }
             }
             Self::ReplicasUnheard { unheard } => {
@@ -273,7 +323,12 @@ impl fmt::Display for WaitReason {
             Self::PrimaryRecreates { by, epoch } => {
                 write!(f, "the Lease is gone, but {by} knows a living primary of epoch {epoch}, which creates it anew")
             }
-            Self::NobodyToForce => f.write_str("an election was forced, but no replica with a clean store answers"),
+            Self::NobodyToForce => write!(
+                f,
+                "an election was forced, but no replica with a clean store answers; one that is not clean may be named in the \
+                 annotation {FORCE_PRIMARY_ANNOTATION}"
+            ),
+            Self::ForcedUnheard { name } => write!(f, "the election of {name} was forced, but it does not answer"),
         }
     }
 }
@@ -295,7 +350,8 @@ impl fmt::Display for BlockedReason {
             ),
             Self::NoCleanStore { damaged } => write!(
                 f,
-                "the Lease is gone, and no replica has a clean store: {}. Restore one from a backup",
+                "the Lease is gone, and no replica has a clean store: {}. Restore one from a backup, or name the one to go on \
+                 with in the annotation {FORCE_PRIMARY_ANNOTATION}",
                 List(damaged)
             ),
             Self::LeaseWentBack { lease, known, by } => write!(
@@ -304,6 +360,34 @@ impl fmt::Display for BlockedReason {
                  it, and it is recovered from the replicas' logs"
             ),
             Self::Unswappable { why } => write!(f, "the next Lease cannot be written: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for MayBeLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { candidate, last, is_damaged, ahead, lost } = self;
+        write!(f, "{candidate} goes on from {last}; what may be lost: ")?;
+        if self.is_nothing() {
+            return f.write_str("nothing that is known");
+        }
+        let damaged = format!("what cannot be read in the damaged or unfinished store of {candidate}");
+        let damaged = is_damaged.then_some(damaged);
+        let texts = damaged.into_iter().chain(ahead.iter().map(Ahead::to_string));
+        let texts: Vec<String> = texts.chain(lost.iter().map(LostMember::to_string)).collect();
+        f.write_str(&texts.join("; "))
+    }
+}
+
+impl fmt::Display for Ahead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, last, records, exact, last_heard } = self;
+        let at_least = if *exact { "" } else { "at least " };
+        write!(f, "{name} has {at_least}{records} records more, up to {last}")?;
+        match last_heard {
+            LastHeard::Now => Ok(()),
+            LastHeard::Ago(ago) => write!(f, " (last heard {:.1} s ago)", ago.as_secs_f64()),
+            LastHeard::Unknown => f.write_str(" (it does not answer)"),
         }
     }
 }
@@ -333,6 +417,18 @@ impl<T: fmt::Display> fmt::Display for List<'_, T> {
         }
         for (i, item) in self.0.iter().enumerate() {
             write!(f, "{}{item}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
+/// `a (store 1) or b (store 2)`.
+struct Stores<'a>(&'a [Member]);
+
+impl fmt::Display for Stores<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, Member { name, store, .. }) in self.0.iter().enumerate() {
+            write!(f, "{}{name} (store {store})", if i == 0 { "" } else { " or " })?;
         }
         Ok(())
     }

@@ -2,14 +2,16 @@
 //! say of themselves instead of being derived from the set before it, and therefore the most careful one.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::candidate::{best, not_the_member};
 use crate::decide::Decision;
+use crate::force::{may_be_lost, set_of};
 use crate::reason::{BlockedReason, CreateReason, LostMember, LostWhy, WaitReason};
-use crate::view::{Report, Role, StoreState, View};
+use crate::view::{Force, Report, Role, StoreState, View};
 use crate::{Lease, NotElectable, Register};
 
 /// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
@@ -18,11 +20,11 @@ use crate::{Lease, NotElectable, Register};
 pub const RECOVERY_EPOCH_GAP: u64 = 10_000;
 
 /// `last`: the Lease as this elector saw it before it went.
-pub(crate) fn decide_without_lease(view: &View, last: Option<&Lease>) -> Decision {
+pub(crate) fn decide_without_lease(now: Duration, view: &View, last: Option<&Lease>) -> Decision {
     let heard: Vec<&Report> = view.all_heard().collect();
     let unheard: Vec<ReplicaName> =
         view.spec.replicas.iter().filter(|name| view.heard(name).is_none()).cloned().collect();
-    if !view.spec.forced && !is_broken(Variant::RecoverFromSome) {
+    if view.spec.forced == Force::No && !is_broken(Variant::RecoverFromSome) {
         if let Some(reason) = living_primary(&heard) {
             return Decision::Wait { reason, until: None };
         }
@@ -33,7 +35,7 @@ pub(crate) fn decide_without_lease(view: &View, last: Option<&Lease>) -> Decisio
     if unheard.is_empty() && last.is_none() && heard.iter().all(|report| is_new(report)) {
         return bootstrap(view, &heard);
     }
-    recover(view, last, &heard, unheard)
+    recover(now, view, last, &heard, unheard)
 }
 
 /// A primary that still hears every member creates the Lease as it was. Whether it does, only it can know; while one lives
@@ -75,31 +77,45 @@ fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
     create(&first.identity, lease, CreateReason::NewCluster)
 }
 
-fn recover(view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
+fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
+    let candidate = match &view.spec.forced {
+        Force::No | Force::Highest => highest_clean(view, heard),
+        Force::Named(name) => match view.heard(name) {
+            None => Err(Decision::Wait { reason: WaitReason::ForcedUnheard { name: name.clone() }, until: None }),
+            Some(named) => Ok(named),
+        },
+    };
+    let candidate = match candidate {
+        Ok(candidate) => candidate,
+        Err(decision) => return decision,
+    };
+    let lost = lost_with_the_lease(view, last, heard, candidate.last);
+    if !lost.is_empty() && view.spec.forced == Force::No {
+        return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
+    }
+    let lease = unused_epoch(last, heard).and_then(|epoch| {
+        Lease::recover(&candidate.identity, epoch, set_of(view, candidate), view.timings.lease_duration)
+    });
+    let may_be_lost = may_be_lost(now, view, candidate, lost);
+    let reason = if unheard.is_empty() && may_be_lost.is_nothing() {
+        CreateReason::Recovered { last: candidate.last }
+    } else {
+        CreateReason::Forced { missing: unheard, may_be_lost }
+    };
+    create(&candidate.identity, lease, reason)
+}
+
+fn highest_clean<'a>(view: &View, heard: &[&'a Report]) -> Result<&'a Report, Decision> {
     let clean: Vec<&Report> = heard.iter().copied().filter(|report| report.state == StoreState::Clean).collect();
-    let Some(highest) = clean.iter().map(|report| report.last).max() else {
-        if view.spec.forced && heard.is_empty() {
+    let highest = clean.iter().map(|report| report.last).max();
+    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
+    best(&equal, view).ok_or_else(|| {
+        if view.spec.forced == Force::Highest && heard.is_empty() {
             return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
         }
         let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
-        return Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } };
-    };
-    let lost = lost_with_the_lease(view, last, heard, highest);
-    if !lost.is_empty() && !view.spec.forced {
-        return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
-    }
-    // Two logs that end at the same position are the same log, so each of these holds what the candidate holds.
-    let equal: Vec<&Report> = clean.into_iter().filter(|report| report.last == highest).collect();
-    let candidate = best(&equal, view).expect("the highest position is that of some clean store");
-    let in_sync = equal.iter().map(|report| report.identity.member(view.spec.processes_in_set)).collect();
-    let lease = unused_epoch(last, heard)
-        .and_then(|epoch| Lease::recover(&candidate.identity, epoch, in_sync, view.timings.lease_duration));
-    let reason = if unheard.is_empty() && lost.is_empty() {
-        CreateReason::Recovered { last: highest }
-    } else {
-        CreateReason::Forced { missing: unheard, lost }
-    };
-    create(&candidate.identity, lease, reason)
+        Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } }
+    })
 }
 
 /// Who of those that may hold confirmed messages which nobody else holds is not there, or not clean. Empty: the highest

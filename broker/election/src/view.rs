@@ -38,8 +38,18 @@ pub struct Spec {
     pub processes_in_set: bool,
     /// Wins among candidates whose logs are equally long.
     pub preferred: Option<ReplicaName>,
-    /// A person has said that losing what nobody can give back is better than waiting for it.
-    pub forced: bool,
+    pub forced: Force,
+}
+
+/// Whether a person has said that losing what nobody can give back is better than waiting for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Force {
+    #[default]
+    No,
+    /// Once no member of the set is left: the highest clean log.
+    Highest,
+    /// This replica, whoever else is there and whatever state its store is in.
+    Named(ReplicaName),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ mod checkpoint_worker;
 mod clients;
 mod config;
 mod event;
+mod hand_over;
 mod journal_worker;
 mod log_reads;
 mod node;

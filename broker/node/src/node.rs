@@ -141,7 +141,7 @@ impl Node {
             Event::Lease(LeaseEvent::Seen(seen)) => self.handle_lease_seen(seen),
             Event::Lease(LeaseEvent::Answer(epoch, answer)) => self.handle_lease_answer(epoch, answer),
             Event::Control(ControlEvent::HandOver { epoch, to, reply }) => {
-                _ = reply.send(self.hand_over(epoch, to));
+                self.handle_hand_over(epoch, to, reply);
             }
             Event::Control(ControlEvent::Follow(epoch, primary)) => self.follow_unleased(epoch, primary),
             Event::Control(ControlEvent::Shutdown) => self.leave(),
@@ -332,7 +332,9 @@ impl Node {
         match &self.role {
             Role::Primary(role) => {
                 let epoch = role.primary.epoch();
+                let under_way = role.hand_over.is_some();
                 match self.hand_over(epoch, None) {
+                    Err(_) if under_way => {}
                     Ok(()) => tracing::info!("leaving: handing over"),
                     Err(reason) => {
                         tracing::warn!("leaving without a successor: {reason}");

@@ -1,6 +1,6 @@
 //! The core thread as primary: followers, the Lease, clients' confirms; and the ways in and out of the role.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -8,14 +8,13 @@ use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{
-    Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName,
-};
+use understudy_record::{Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
     StreamId, SyncId,
 };
 
+use crate::hand_over::HandOver;
 use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role};
 
 /// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
@@ -43,9 +42,10 @@ pub(crate) struct PrimaryRole {
     pub(crate) isolated: bool,
     announced_commit: bool,
     /// What the Lease's store last failed in; said once, not at each try.
-    trouble: Option<String>,
+    pub(crate) trouble: Option<String>,
     /// The record that every member must acknowledge before a deleted Lease is written anew.
     proof: Option<Index>,
+    pub(crate) hand_over: Option<HandOver>,
 }
 
 /// A catch-up under way.
@@ -144,6 +144,7 @@ impl Node {
             announced_commit: false,
             trouble: None,
             proof: None,
+            hand_over: None,
         }));
         tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_cluster_version(CLUSTER_VERSION);
@@ -155,13 +156,17 @@ impl Node {
 
     /// Another primary exists, or may (rule 5): clients are closed, and what ran ahead of the commit is forgotten.
     pub(crate) fn demote(&mut self, epoch: Epoch, holder: Option<&Identity>) {
-        let Role::Primary(_) = &self.role else { return };
+        let Role::Primary(role) = &mut self.role else { return };
         if is_broken(Variant::IgnoreDemotion) {
             return;
         }
+        let hand_over = role.hand_over.take();
         let successor = holder.map_or_else(|| "another replica".to_owned(), |holder| holder.name.to_string());
         tracing::warn!(%epoch, %successor, "primary no longer");
         self.close_clients(&format!("{successor} is the primary now"));
+        if let Some(hand_over) = hand_over {
+            hand_over.answer(Ok(())); // who asked sees in the Lease to whom
+        }
         if self.leaving.is_some() {
             self.ended = true;
         }
@@ -368,40 +373,26 @@ impl Node {
         if matches!(answer, LeaseAnswer::Written(_)) {
             role.trouble = None;
         }
+        let trouble = match &answer {
+            LeaseAnswer::Refused(reason) | LeaseAnswer::Unknown(reason) => Some(reason.clone()),
+            LeaseAnswer::Read(_) | LeaseAnswer::Written(_) | LeaseAnswer::Conflict => None,
+        };
         let outputs = role.keeper.handle_answer(self.now, answer);
         self.carry_out_keeper(outputs);
+        if let Some(reason) = trouble {
+            self.handle_hand_over_trouble(&reason);
+        }
     }
 
     pub(crate) fn tick_primary(&mut self) {
         let stalled = self.is_stalled();
         let Role::Primary(role) = &mut self.role else { return };
         role.primary.handle_timeout(self.now, &mut role.outputs);
-        let (epoch, handing_over) = (role.primary.epoch(), role.keeper.successor().is_some());
+        let (epoch, handing_over) = (role.primary.epoch(), role.hand_over.is_some());
         if stalled && !handing_over && self.hand_over(epoch, None).is_ok() {
             tracing::error!("the journal makes no progress: handing over to a backup");
         }
         self.check_hand_over();
-    }
-
-    /// A hand-over lasts as long as its successor does; then the next one is asked, or this process stays.
-    fn check_hand_over(&mut self) {
-        let Role::Primary(role) = &mut self.role else { return };
-        let Some(successor) = role.keeper.successor().cloned() else {
-            if self.leaving.is_none() {
-                role.primary.handle_staying();
-            }
-            return;
-        };
-        if role.primary.followers().any(|follower| follower.in_sync && follower.identity == successor) {
-            return;
-        }
-        tracing::warn!("{} is gone before it took over", successor.name);
-        role.keeper.give_up_hand_over();
-        let epoch = role.primary.epoch();
-        if self.leaving.is_some() {
-            // If nobody is left, the deadline of the orderly end comes.
-            _ = self.hand_over(epoch, None);
-        }
     }
 
     fn is_stalled(&self) -> bool {
@@ -425,6 +416,7 @@ impl Node {
     }
 
     pub(crate) fn poll_keeper(&mut self) {
+        self.drive_hand_over();
         let (stalled, hears_all) = (self.is_stalled(), self.hears_all());
         let Role::Primary(role) = &mut self.role else { return };
         match role.keeper.poll_request(self.now, !stalled, hears_all) {
@@ -446,30 +438,8 @@ impl Node {
         }
     }
 
-    /// Gives the role to a backup in good order: the one named, or the one that is furthest.
-    pub(crate) fn hand_over(&mut self, epoch: Epoch, to: Option<ReplicaName>) -> Result<(), String> {
-        let Role::Primary(role) = &mut self.role else { return Err(format!("{} is not the primary", self.me.name)) };
-        if epoch != role.primary.epoch() {
-            return Err(format!("the epoch is {}, not {epoch}", role.primary.epoch()));
-        }
-        let in_sync: Vec<_> = role.primary.followers().filter(|follower| follower.in_sync).collect();
-        let named = |name: &ReplicaName| in_sync.iter().find(|follower| follower.identity.name == *name);
-        let successor = match &to {
-            Some(name) => named(name).ok_or_else(|| format!("{name} is not in sync, or not connected"))?,
-            None => in_sync.iter().max_by_key(|follower| follower.durable).ok_or("no backup is in sync")?,
-        };
-        let mut reachable: BTreeSet<_> = in_sync.iter().map(|follower| follower.identity.clone()).collect();
-        if self.leaving.is_none() {
-            // One that ends would only hold up the successor's first commits, until it is found lost.
-            reachable.insert(self.me.clone());
-        }
-        role.primary.handle_own_leaving();
-        role.keeper.hand_over(successor.identity.clone(), reachable);
-        Ok(())
-    }
-
     /// Tells the connections whether they may go on publishing.
-    fn set_flow(&mut self) {
+    pub(crate) fn set_flow(&mut self) {
         let with_process = self.config.replicated_only;
         let Role::Primary(role) = &mut self.role else { return };
         let mut reasons = role.shortages(&self.me, self.alarms, with_process);
@@ -479,7 +449,9 @@ impl Node {
         }
         let flow = if !reasons.is_empty() {
             Flow::Blocked(reasons.join("; "))
-        } else if role.primary.unsettled_bytes() > UNCOMMITTED_BYTES {
+        } else if role.primary.unsettled_bytes() > UNCOMMITTED_BYTES
+            || role.hand_over.as_ref().is_some_and(|hand_over| hand_over.pauses_publishers(self.now))
+        {
             Flow::Paused
         } else {
             Flow::Open

@@ -52,6 +52,8 @@ pub struct NodeStatus {
     /// How the state was found to differ from the primary's; `None` again once everything was fetched anew.
     pub inconsistency: Option<String>,
     pub inconsistencies: u64,
+    /// Why nobody is elected, as this replica sees it, while it misses a primary.
+    pub waits: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -145,6 +147,7 @@ pub struct Shared {
     pub recovery: Progress,
     pub checkpoints: CheckpointCounts,
     failure: Mutex<Option<String>>,
+    waits: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -164,6 +167,7 @@ impl Shared {
             failure: None,
             inconsistency: None,
             inconsistencies: 0,
+            waits: None,
         };
         Self {
             status: watch::Sender::new(status),
@@ -173,6 +177,7 @@ impl Shared {
             recovery: Progress::default(),
             checkpoints: CheckpointCounts::default(),
             failure: Mutex::new(None),
+            waits: Mutex::new(None),
         }
     }
 
@@ -185,6 +190,17 @@ impl Shared {
 
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().ok().and_then(|failure| failure.clone())
+    }
+
+    /// Why nobody is elected; `None` once somebody is heard.
+    pub fn set_waits(&self, reason: Option<String>) {
+        if let Ok(mut waits) = self.waits.lock() {
+            *waits = reason;
+        }
+    }
+
+    fn waits(&self) -> Option<String> {
+        self.waits.lock().ok().and_then(|waits| waits.clone())
     }
 
     pub fn set_flow(&self, flow: Flow) {
@@ -238,6 +254,7 @@ impl Node {
             failure: self.shared.failure(),
             inconsistency: self.agreement.own().map(|own| own.text.clone()),
             inconsistencies: self.agreement.own_count(),
+            waits: self.shared.waits(),
         }
     }
 

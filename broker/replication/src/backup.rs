@@ -504,13 +504,14 @@ impl Backup {
     /// durable before anything is written under it. Returns the log's history and first index.
     ///
     /// # Errors
-    /// If the epoch is over already, or the log is not whole (such a store is in no in-sync set).
+    /// If the epoch is over already, or the log is not whole (such a store is in no in-sync set). One that is marked as
+    /// damaged is elected by a person's word alone, who takes what it has.
     pub fn handle_elected(
         &mut self,
         epoch: Epoch,
         out: &mut Vec<BackupOutput>,
     ) -> Result<(History, Index), FollowError> {
-        if !self.is_clean() {
+        if self.catch_up.is_some() {
             return Err(FollowError::OutOfPlace { what: "an election of a store that is catching up" });
         }
         if epoch <= self.history.last().epoch && !is_broken(Variant::ResumeOldRole) {

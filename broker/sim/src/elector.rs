@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use understudy_election::{
-    Contact, Elector, LeaseTracker, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View,
+    Contact, Elector, Force, LeaseTracker, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View,
 };
 use understudy_node::{NodeStatus, RoleStatus};
 use understudy_record::ReplicaName;
@@ -102,7 +102,7 @@ pub(crate) fn view(
         elector,
         register: tracker.register().clone(),
         replicas: sights.iter().map(|(name, sight)| (name.clone(), sight.view(now))).collect(),
-        spec: Spec { replicas: names.iter().cloned().collect(), processes_in_set, preferred: None, forced: false },
+        spec: Spec { replicas: names.iter().cloned().collect(), processes_in_set, preferred: None, forced: Force::No },
         timings: Timings {
             lease_duration: LEASE_DURATION,
             backup_timeout: BACKUP_TIMEOUT,

@@ -214,6 +214,7 @@ fn catch_up_to_wire(progress: CatchUpProgress) -> wire::CatchUp {
         queues: progress.queues,
         bytes_done: progress.bytes_done,
         bytes: progress.bytes,
+        ..wire::CatchUp::default()
     }
 }
 
@@ -231,7 +232,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         in_sync: status.in_sync.iter().map(Member::to_string).collect(),
         in_sync_epoch: status.last.epoch.0,
         journal_stalled_ms: status.journal_stalled_ms,
-        message: status.failure.clone().unwrap_or_default(),
+        message: status.failure.clone().or_else(|| status.waits.clone()).unwrap_or_default(),
         alarms: status.alarms.any().then(|| status.alarms.into()),
         inconsistency: status.inconsistency.clone().unwrap_or_default(),
         inconsistencies: status.inconsistencies,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use understudy_protocol::ClientEnd;
 
-use crate::harness::{Client, Cluster, Consumer, Load, PATIENCE, Settings, await_true, drain_numbers};
+use crate::harness::{Client, Cluster, Consumer, Load, PATIENCE, Settings, await_some, await_true, drain_numbers};
 
 #[test]
 fn kill_9_of_the_primary_under_load_several_times() {
@@ -206,4 +206,41 @@ fn a_lease_that_is_deleted_is_made_anew_as_it_was() {
     let published = load.stop();
     assert!(published.closed.is_empty(), "clients noticed: {:?}", published.closed);
     published.check(&drain_numbers(&mut cluster.client(), "work"));
+}
+
+#[test]
+fn after_the_whole_cluster_was_down_one_that_lacks_messages_waits_and_says_for_whom() {
+    let mut cluster = Cluster::start();
+    let primary = cluster.primary();
+    let [backup, stale] = cluster.backups();
+    let mut client = cluster.client();
+    client.declare("work").unwrap();
+    client.select_confirms();
+    client.publish_confirmed("work", "1").unwrap();
+    cluster.brokers[stale].kill();
+    cluster.await_set(&[primary, backup]);
+    client.publish_confirmed("work", "2").unwrap();
+    let epoch = cluster.lease().unwrap().epoch;
+    cluster.brokers[primary].kill();
+    cluster.brokers[backup].kill();
+
+    // The one that comes first is the one that must not be elected.
+    cluster.brokers[stale].restart();
+    let message = await_some("the stale replica says for whom it waits", || {
+        Some(cluster.brokers[stale].status().ok()?.message).filter(|message| message.contains("which may hold"))
+    });
+    for member in [primary, backup].map(|at| cluster.name(at)) {
+        assert!(message.contains(&format!("{member} (store ")), "{member} is not in {message:?}");
+    }
+    // Longer than the Lease lasts: it had every chance to stand.
+    let outlasts_the_lease =
+        Instant::now() + Duration::from_millis(cluster.brokers[stale].settings.lease_duration_ms * 2);
+    await_true("the Lease has run out", || Instant::now() > outlasts_the_lease);
+    assert_eq!(cluster.lease().unwrap().epoch, epoch, "a replica that lacks messages was elected");
+    cluster.brokers[backup].restart();
+    await_true("the backup is elected", || cluster.lease().is_some_and(|lease| lease.holder == cluster.name(backup)));
+    cluster.brokers[primary].restart();
+    cluster.await_all_in_sync();
+    await_true("it waits no more", || cluster.brokers[stale].status().is_ok_and(|status| status.message.is_empty()));
+    assert_eq!(drain_numbers(&mut cluster.client(), "work"), BTreeSet::from([1, 2]));
 }

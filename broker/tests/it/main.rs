@@ -21,4 +21,5 @@ mod min_in_sync;
 mod relay;
 mod scrub;
 mod storage;
+mod switchover;
 mod transactions;

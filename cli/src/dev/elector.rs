@@ -403,7 +403,9 @@ impl<S: LeaseStore> Elector<S> {
             Some((known, since)) if *known == reason => {
                 if !self.told.blocked_told && now.saturating_sub(*since) > BLOCKED_TOLD_AFTER {
                     self.told.blocked_told = true;
-                    self.note(format!("no primary can be elected: {reason}"));
+                    self.note(format!(
+                        "no primary can be elected: {reason} (here: `understudy force --dir DIR BROKER`)"
+                    ));
                 }
             }
             _ => {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use understudy_election::{
-    Contact, Elector, Loss, Register, ReplicaView, Report, Role, Spec, StoreState, Timings, View,
+    Contact, Elector, Force, Loss, Register, ReplicaView, Report, Role, Spec, StoreState, Timings, View,
 };
 use understudy_proto::{self as proto, ReadError, Said, read};
 use understudy_record::ReplicaName;
@@ -132,7 +132,7 @@ impl Brokers {
                 replicas: self.brokers.keys().cloned().collect(),
                 processes_in_set,
                 preferred: None,
-                forced: false,
+                forced: Force::No,
             },
             timings,
         }

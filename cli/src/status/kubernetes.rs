@@ -14,15 +14,20 @@ const KIND: &str = "BrokerCluster";
 const PLURAL: &str = "brokerclusters";
 
 pub(crate) async fn summary(namespace: Option<&str>, name: &str) -> anyhow::Result<Summary> {
-    let client =
-        kube::Client::try_default().await.context("no way to a Kubernetes API server: is a kubeconfig there?")?;
-    let namespace = namespace.unwrap_or_else(|| client.default_namespace()).to_string();
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, KIND), PLURAL);
-    let api: Api<DynamicObject> = Api::namespaced_with(client, &namespace, &resource);
+    let (api, namespace) = broker_clusters(namespace).await?;
     let object = api.get_opt(name).await.with_context(|| format!("{KIND} {namespace}/{name} cannot be read"))?;
     let object = object.with_context(|| format!("there is no {KIND} {name} in namespace {namespace}"))?;
     let status = object.data.get("status").cloned().unwrap_or_default();
     summarize(&format!("{namespace}/{name}"), status).with_context(|| format!("the status of {namespace}/{name}"))
+}
+
+/// The clusters of a namespace, by default the current context's, and which that is.
+pub(crate) async fn broker_clusters(namespace: Option<&str>) -> anyhow::Result<(Api<DynamicObject>, String)> {
+    let client =
+        kube::Client::try_default().await.context("no way to a Kubernetes API server: is a kubeconfig there?")?;
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace()).to_string();
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, KIND), PLURAL);
+    Ok((Api::namespaced_with(client, &namespace, &resource), namespace))
 }
 
 fn summarize(cluster: &str, status: serde_json::Value) -> Result<Summary, serde_json::Error> {
@@ -69,8 +74,12 @@ struct ReplicaStatus {
 struct CatchUpStatus {
     queues_done: u64,
     queues: u64,
+    messages_done: u64,
+    messages: u64,
     bytes_done: u64,
     bytes: u64,
+    bytes_per_second: u64,
+    remaining_seconds: Option<u64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -97,11 +106,15 @@ struct FailoverStatus {
 impl From<ReplicaStatus> for Replica {
     fn from(status: ReplicaStatus) -> Self {
         let ReplicaStatus { name, role, in_sync, position, lag, catch_up, message } = status;
-        let catch_up = catch_up.map(|CatchUpStatus { queues_done, queues, bytes_done, bytes }| CatchUp {
-            queues_done,
-            queues,
-            bytes_done,
-            bytes,
+        let catch_up = catch_up.map(|status| CatchUp {
+            queues_done: status.queues_done,
+            queues: status.queues,
+            messages_done: status.messages_done,
+            messages: status.messages,
+            bytes_done: status.bytes_done,
+            bytes: status.bytes,
+            bytes_per_second: status.bytes_per_second,
+            remaining_seconds: status.remaining_seconds,
         });
         Self { name, role, in_sync, position, lag, catch_up, amqp: None, message, alarms: Vec::new() }
     }

@@ -20,8 +20,13 @@ const INTERVAL_MS: u32 = 1000;
 pub(crate) async fn summary(dir: &Path) -> anyhow::Result<Summary> {
     let file = ClusterFile::read(dir)?;
     let tls = Tls::read(&file.tls_dir)?;
-    let answers = join_all(file.brokers.iter().map(|broker| ask(broker, &tls))).await;
+    let answers = ask_all(&file, &tls).await;
     Ok(summarize(&file, answers))
+}
+
+/// What each broker of the file says, in its order, or why it says nothing.
+pub(crate) async fn ask_all(file: &ClusterFile, tls: &Tls) -> Vec<Result<proto::Status, String>> {
+    join_all(file.brokers.iter().map(|broker| ask(broker, tls))).await
 }
 
 async fn ask(broker: &BrokerEntry, tls: &Tls) -> Result<proto::Status, String> {
@@ -89,8 +94,12 @@ fn replica(broker: &BrokerEntry, status: &proto::Status, in_sync: bool, primary:
         catch_up: status.catch_up.map(|catch_up| CatchUp {
             queues_done: catch_up.queues_done,
             queues: catch_up.queues,
+            messages_done: catch_up.messages_done,
+            messages: catch_up.messages,
             bytes_done: catch_up.bytes_done,
             bytes: catch_up.bytes,
+            bytes_per_second: catch_up.bytes_per_second,
+            remaining_seconds: catch_up.remaining_seconds,
         }),
         amqp: None,
         message: not_empty(&status.message),

@@ -41,8 +41,13 @@ pub(crate) struct Replica {
 pub(crate) struct CatchUp {
     pub(crate) queues_done: u64,
     pub(crate) queues: u64,
+    pub(crate) messages_done: u64,
+    pub(crate) messages: u64,
     pub(crate) bytes_done: u64,
     pub(crate) bytes: u64,
+    pub(crate) bytes_per_second: u64,
+    /// At that rate.
+    pub(crate) remaining_seconds: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -153,9 +158,20 @@ impl LastFailover {
 }
 
 impl CatchUp {
-    fn to_text(self) -> String {
-        let Self { queues_done, queues, bytes_done, bytes } = self;
-        format!("{queues_done}/{queues} queues, {} of {}", mebibytes(bytes_done), mebibytes(bytes))
+    pub(crate) fn to_text(self) -> String {
+        let Self { queues_done, queues, messages_done, messages, bytes_done, bytes, .. } = self;
+        let mut text = format!("{queues_done}/{queues} queues");
+        if messages > 0 {
+            text.push_str(&format!(", {messages_done}/{messages} messages"));
+        }
+        text.push_str(&format!(", {} of {}", mebibytes(bytes_done), mebibytes(bytes)));
+        if self.bytes_per_second > 0 {
+            text.push_str(&format!(", {}/s", mebibytes(self.bytes_per_second)));
+        }
+        if let Some(seconds) = self.remaining_seconds {
+            text.push_str(&format!(", {seconds} s left"));
+        }
+        text
     }
 }
 
@@ -199,7 +215,13 @@ pub(crate) mod tests {
             ..Default::default()
         };
         let catching_up = Replica {
-            catch_up: Some(CatchUp { queues_done: 3, queues: 10, bytes_done: 12 << 20, bytes: 40 << 20 }),
+            catch_up: Some(CatchUp {
+                queues_done: 3,
+                queues: 10,
+                bytes_done: 12 << 20,
+                bytes: 40 << 20,
+                ..CatchUp::default()
+            }),
             message: Some("reads from segments".into()),
             ..replica("dev-2", "catching-up", false, 90_000)
         };

@@ -11,6 +11,7 @@ mod lost_node;
 mod network;
 mod operator_away;
 mod rolling;
+mod switchover;
 mod volume;
 
 use std::time::Duration;

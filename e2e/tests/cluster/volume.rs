@@ -38,8 +38,7 @@ async fn a_backup_without_its_volume_catches_up() {
         Row { scenario, failure, gap, goal: Goal::KilledProcess }
             .write(&aftermath.account, &cluster.status().await?)?;
 
-        // It leads next, with what it has. Nothing is published meanwhile: the preferred one is elected among those
-        // equally far.
+        // It leads next, with what it has.
         let kept = kept.stop_publishing().await?;
         lead_from(&cluster, |pod, _| pod == backup).await?;
         kept.finish().await.map(drop)

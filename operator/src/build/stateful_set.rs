@@ -19,7 +19,9 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use understudy_crds::{Amount, BackupConnections, DEFAULT_MEMORY_WATERMARK, Durability, ValidatedCluster};
+use understudy_crds::{
+    Amount, BackupConnections, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, Durability, Replicate, ValidatedCluster,
+};
 
 use crate::dereference::Observed;
 use crate::names::{
@@ -239,8 +241,16 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
         ("memory-budget", cluster.memory_budget),
         ("memory-watermark", Some(cluster.memory_watermark).filter(|p| *p != DEFAULT_MEMORY_WATERMARK).map(u64::from)),
         ("disk-free-watermark", cluster.disk_free_watermark),
+        ("catch-up-bandwidth", cluster.catch_up_bandwidth),
+        ("max-catch-ups", Some(cluster.max_catch_ups).filter(|n| *n != DEFAULT_MAX_CATCH_UPS).map(u64::from)),
     ];
     arguments.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("--{name}={number}"))));
+    match cluster.replicate {
+        Replicate::All => {}
+        Replicate::Configuration | Replicate::None => {
+            arguments.push(format!("--replicate={}", cluster.replicate.as_str()));
+        }
+    }
     match cluster.backup_connections {
         BackupConnections::Relay => {}
         BackupConnections::Refuse => arguments.push("--backup-connections=refuse".into()),

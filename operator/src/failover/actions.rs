@@ -11,6 +11,7 @@ use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
 use super::adopt::adopt;
+use super::catch_ups::News;
 use super::endpoint::{PrimaryAddress, publish};
 use super::peer::{Address, Command};
 use super::roll::{self, RollPod, RollStep};
@@ -168,10 +169,17 @@ impl Task {
             decision: self.decision.as_ref(),
             roll: &self.roll,
             last_failover: self.last_failover.as_ref(),
+            last_switchover: self.last_switchover.as_ref(),
             epoch: self.known_epoch(),
             now,
         };
         let status = status::assess(&snapshot, self.written.as_ref(), &timestamp());
+        for news in self.catch_ups.observe(now, &status.replica_statuses) {
+            match news {
+                News::Started { message } => self.announcer.normal("CatchUpStarted", "CatchUp", message),
+                News::Done { message } => self.announcer.normal("CatchUpDone", "CatchUp", message),
+            }
+        }
         let Some(due) = self.status_due(&status) else { return };
         self.write_after = self.write_after.max(due);
         if self.writing || now < self.write_after {
@@ -206,7 +214,11 @@ impl Task {
         let truths = |status: &BrokerClusterStatus| {
             status.conditions.iter().map(|condition| condition.status).collect::<Vec<_>>()
         };
-        if written.primary != status.primary || written.epoch != status.epoch || truths(written) != truths(status) {
+        if written.primary != status.primary
+            || written.last_switchover != status.last_switchover
+            || written.epoch != status.epoch
+            || truths(written) != truths(status)
+        {
             return Some(Duration::ZERO);
         }
         let matters = status::without_progress(written) != status::without_progress(status);

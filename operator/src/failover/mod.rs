@@ -8,12 +8,15 @@
 mod actions;
 mod adopt;
 mod announce;
+mod catch_ups;
 mod endpoint;
+mod moves;
 mod peer;
 mod peers;
 pub(crate) mod pods;
 pub(crate) mod roll;
 pub(crate) mod sight;
+mod switchover;
 mod task;
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Decision, Lease, LeaseTracker, Spec, Timings, Version, View, decide};
+use understudy_election::{Decision, Force, Lease, LeaseTracker, Spec, Timings, Version, View, decide};
 use understudy_proto as wire;
 use understudy_record::{Identity, ProcessId, ReplicaName, StoreId};
 
@@ -88,7 +88,7 @@ impl Scene {
             replicas: (0..3).map(name).collect::<BTreeSet<_>>(),
             processes_in_set: false,
             preferred: None,
-            forced: false,
+            forced: Force::No,
         };
         self.sight.view(self.now, self.tracker.register().clone(), spec, Timings::default())
     }

@@ -16,20 +16,23 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, Timestamp, ValidatedCluster};
-use understudy_election::{Contact, Decision, Lease, LeaseTracker, Register, Spec, Timings, View, decide};
+use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, LastSwitchover, Timestamp, ValidatedCluster};
+use understudy_election::{Contact, Decision, Force, Lease, LeaseTracker, Register, Spec, Timings, View, decide};
 use understudy_lease::{KubernetesLease, LeaseStore, Stored, SwapError};
 use understudy_proto as wire;
 use understudy_record::{Epoch, Identity, ReplicaName};
 
 use super::Assignment;
 use super::announce::Announcer;
+use super::catch_ups::CatchUps;
 use super::endpoint::PrimaryAddress;
+use super::moves::Removal;
 use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
 use super::sight::Sight;
+use super::switchover::Switchover;
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::{self, CHANGES_EVERY};
 use understudy_proto::wire_identity;
@@ -38,10 +41,12 @@ use understudy_proto::wire_identity;
 pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a swap that failed, so that an API server in trouble is not asked in a loop.
 const SWAP_RETRY_AFTER: Duration = Duration::from_millis(200);
-const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
+pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The EndpointSlice is looked at again this often, in case somebody has changed it.
 pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The word for a forced election (`FailoverReason::kind`, `CreateReason::kind`).
+const FORCED: &str = "Forced";
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
 
@@ -57,6 +62,7 @@ pub(super) enum Done {
     Adopted(Result<(), String>),
     Deleted { uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
+    AnnotationRemoved(Result<(), String>),
 }
 
 /// What is known of the last change of primary.
@@ -105,6 +111,15 @@ pub(super) struct Task {
     pub(super) roll: RollStep,
     pub(super) deleted: BTreeSet<String>,
     pub(super) handing_over: Option<Duration>,
+    pub(super) switchover: Switchover,
+    /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
+    pub(super) moving_for: Option<&'static str>,
+    pub(super) last_switchover: Option<LastSwitchover>,
+    /// The annotation that is to go next.
+    pub(super) removal: Option<Removal>,
+    pub(super) removing: bool,
+    pub(super) remove_after: Duration,
+    pub(super) catch_ups: CatchUps,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -152,6 +167,13 @@ impl Task {
             roll: RollStep::Done,
             deleted: BTreeSet::new(),
             handing_over: None,
+            switchover: Switchover::default(),
+            moving_for: None,
+            last_switchover: written.as_ref().and_then(|status| status.last_switchover.clone()),
+            removal: None,
+            removing: false,
+            remove_after: Duration::ZERO,
+            catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
             writing: false,
             written,
             written_at: None,
@@ -242,13 +264,14 @@ impl Task {
                 self.sight.handle_lost(&name, how, at);
             }
             PeerEventKind::HandedOver(result) => {
-                let retry = self.now() + HAND_OVER_RETRY_AFTER;
+                // Until the Lease shows it, or for a while if it failed.
+                self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER);
+                let is_told_later = self.note_handed_over(&result);
                 match result {
                     Ok(reply) => tracing::info!(primary = reply.primary, epoch = reply.epoch, "handed over"),
+                    Err(why) if is_told_later => tracing::info!(%name, why, "not handed over"),
                     Err(why) => self.announcer.warning("HandOverFailed", "HandOver", format!("{name}: {why}")),
                 }
-                // Until the Lease shows it, or for a while if it failed.
-                self.handing_over = Some(retry);
             }
         }
     }
@@ -287,6 +310,7 @@ impl Task {
             self.tell_whom_to_follow(&name);
         }
         (self.publish_after, self.handing_over) = (Duration::ZERO, None);
+        self.switchover.note_moved(self.now());
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
@@ -376,6 +400,7 @@ impl Task {
                     self.deleted.remove(&uid);
                 }
             }
+            Done::AnnotationRemoved(result) => self.handle_annotation_removed(result),
             Done::StatusWritten(status, result) => {
                 self.writing = false;
                 self.written_at = Some(now);
@@ -397,10 +422,12 @@ impl Task {
 
     /// Decides and carries out; says when to look again even if nothing comes.
     async fn turn(&mut self) -> Option<Duration> {
+        self.note_request();
         let decided_until = self.elect().await;
         self.note_serving();
         self.publish_endpoint();
         self.adopt_lease();
+        self.switch();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -412,8 +439,15 @@ impl Task {
             Some(self.write_after),
             Some(self.adopt_after),
             self.handing_over,
+            self.switchover.wakes_at(),
+            Some(self.remove_after),
         ];
         deadlines.into_iter().flatten().filter(|at| *at > now).min()
+    }
+
+    /// That of the next primary.
+    pub(super) fn held_epoch_after(&self) -> Epoch {
+        Epoch(self.known_epoch().saturating_add(1))
     }
 
     /// The last epoch that is known, though the Lease may be gone or was not read yet.
@@ -431,11 +465,16 @@ impl Task {
     fn view(&self, now: Duration) -> View {
         let cluster = self.cluster();
         let register = self.tracker.register().clone();
+        let forced = match self.switchover.forced(&self.picture()) {
+            Some(name) => Force::Named(name.clone()),
+            None if cluster.forced_recovery == Some(self.known_epoch()) => Force::Highest,
+            None => Force::No,
+        };
         let spec = Spec {
             replicas: cluster.pod_names().map(|name| ReplicaName::new(&name)).collect(),
             processes_in_set: cluster.durability == Durability::Replicated,
             preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
-            forced: cluster.forced_recovery == Some(self.known_epoch()),
+            forced,
         };
         let timings = Timings {
             lease_duration: cluster.failover.lease_duration,
@@ -492,6 +531,9 @@ impl Task {
                 self.peers.send(&candidate.name, Command::Promote(request));
                 tracing::info!(cluster = %self.cluster().name, primary = %candidate, epoch = %lease.epoch(), kind, why,
                     took_ms = took.as_millis(), "elected");
+                if kind == FORCED {
+                    self.announce_forced(&why);
+                }
                 self.observe(Some((lease, version)));
                 // The answer to what is known now is another one: look again at once.
                 Some(self.now())

@@ -34,7 +34,7 @@ fn never_one_outside_the_set() {
     "#]]);
     dead_primary().in_sync(&["a"]).log_ends("c", 3, 99).check(expect![[r#"
         wait
-        InSyncMembersAway: the process of primary a has ended; only a may have every confirmed message: waiting for one to answer
+        InSyncMembersAway: the process of primary a has ended; waits for a (store a), which may hold confirmed messages
     "#]]);
 }
 
@@ -78,11 +78,11 @@ fn a_replica_that_the_spec_no_longer_has_only_if_there_is_no_other() {
 fn when_nobody_of_the_set_answers_it_waits_for_those_that_may_come_back() {
     dead_primary().in_sync(&["a", "b"]).reset("b").check(expect![[r#"
         wait
-        InSyncMembersAway: the process of primary a has ended; only a, b may have every confirmed message: waiting for one to answer
+        InSyncMembersAway: the process of primary a has ended; waits for a (store a) or b (store b), which may hold confirmed messages
     "#]]);
     dead_primary().in_sync(&["a", "b"]).new_store("b").check(expect![[r#"
         wait
-        InSyncMembersAway: the process of primary a has ended; only a may have every confirmed message: waiting for one to answer (b lost store b and came back with 9b)
+        InSyncMembersAway: the process of primary a has ended; waits for a (store a), which may hold confirmed messages (b lost store b and came back with 9b)
     "#]]);
     dead_primary().in_sync(&["a", "b"]).new_store("a").new_store("b").check(expect![[r#"
         blocked
@@ -95,11 +95,11 @@ fn a_person_may_force_the_highest_log_that_is_left() {
     let lost = || dead_primary().in_sync(&["a", "b"]).new_store("a").new_store("b").log_ends("c", 3, 40);
     lost().forced().check(expect![[r#"
         elect at version 7: epoch 4 held by c/c/1; in sync: c/c
-        Forced: forced by understudy.dev/force-recovery; what only these had is lost: a lost store a and came back with 9a, b lost store b and came back with 9b
+        Forced: forced by a person; c goes on from 3:40; what may be lost: a lost store a and came back with 9a; b lost store b and came back with 9b
     "#]]);
     lost().forced().dirty("c").check(expect![[r#"
         elect at version 7: epoch 4 held by a/9a/2; in sync: a/9a, b/9b
-        Forced: forced by understudy.dev/force-recovery; what only these had is lost: a lost store a and came back with 9a, b lost store b and came back with 9b
+        Forced: forced by a person; a goes on from 0:0; what may be lost: c has at least 40 records more, up to 3:40; a lost store a and came back with 9a; b lost store b and came back with 9b
     "#]]);
 }
 

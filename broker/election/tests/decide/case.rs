@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use expect_test::Expect;
 use understudy_election::{
-    Contact, Decision, Elector, Lease, LeaseParts, Loss, Observed, Register, ReplicaView, Report, Role, Spec,
+    Contact, Decision, Elector, Force, Lease, LeaseParts, Loss, Observed, Register, ReplicaView, Report, Role, Spec,
     StoreState, Timings, Version, View, decide,
 };
 use understudy_record::{Epoch, Identity, Index, Position, ProcessId, ReplicaName, StoreId};
@@ -69,7 +69,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             replicas: names.iter().map(|text| name(text)).collect(),
             processes_in_set,
             preferred: None,
-            forced: false,
+            forced: Force::No,
         },
         timings: Timings::default(),
         register: Register::Held(Observed { lease, version: Version::new("7"), unchanged_since: ms(RENEWED) }),
@@ -157,7 +157,12 @@ impl Case {
     }
 
     pub(crate) fn forced(mut self) -> Self {
-        self.view.spec.forced = true;
+        self.view.spec.forced = Force::Highest;
+        self
+    }
+
+    pub(crate) fn forcing(mut self, of: &str) -> Self {
+        self.view.spec.forced = Force::Named(name(of));
         self
     }
 

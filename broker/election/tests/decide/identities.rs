@@ -34,7 +34,7 @@ fn a_primary_that_lost_its_disk_is_replaced_and_comes_back_outside_the_set() {
 fn a_single_replica_waits_for_its_store_and_is_elected_with_it() {
     healthy(&["a"]).gone("a").check(expect![[r#"
         wait
-        InSyncMembersAway: the process of primary a has ended; only a may have every confirmed message: waiting for one to answer
+        InSyncMembersAway: the process of primary a has ended; waits for a (store a), which may hold confirmed messages
     "#]]);
     healthy(&["a"]).restarted("a").check(expect![[r#"
         elect at version 7: epoch 4 held by a/a/2; in sync: a/a
@@ -60,7 +60,7 @@ fn processes_that_restarted_have_lost_what_they_held_in_memory() {
     "#]]);
     case().restarted("a").restarted("b").restarted("c").forced().check(expect![[r#"
         elect at version 7: epoch 4 held by a/a/2; in sync: a/a/2, b/b/2, c/c/2
-        Forced: forced by understudy.dev/force-recovery; what only these had is lost: a was restarted and lost what it had in memory, b was restarted and lost what it had in memory, c was restarted and lost what it had in memory
+        Forced: forced by a person; a goes on from 3:50; what may be lost: a was restarted and lost what it had in memory; b was restarted and lost what it had in memory; c was restarted and lost what it had in memory
     "#]]);
 }
 

@@ -3,6 +3,7 @@
 
 mod candidates;
 mod case;
+mod forced_by_name;
 mod identities;
 mod replaced_by_a_backup;
 mod replaced_by_either;

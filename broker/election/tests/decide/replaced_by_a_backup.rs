@@ -66,7 +66,7 @@ fn nobody_by_a_backup_that_is_not_in_sync() {
     let case = healthy(&["a", "b", "c"]).in_sync(&["a", "b"]).by_backup("c").reset("a");
     case.lost_primary(&["b", "c"], Loss::Reset, 990).at(60_000).check(expect![[r#"
         wait
-        NotInSync: c is not in sync, so it leaves the election to others
+        NotInSync: c is not in sync: it waits for a (store a) or b (store b), which may hold confirmed messages
     "#]]);
 }
 

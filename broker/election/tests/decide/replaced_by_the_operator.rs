@@ -136,7 +136,7 @@ fn a_primary_whose_journal_stands_still() {
     "#]]);
     stalled(10_000).in_sync(&["a"]).check(expect![[r#"
         wait
-        InSyncMembersAway: the journal of primary a has made no progress for 10000 ms; only a may have every confirmed message: waiting for one to answer
+        InSyncMembersAway: the journal of primary a has made no progress for 10000 ms; waits for a (store a), which may hold confirmed messages
     "#]]);
 }
 

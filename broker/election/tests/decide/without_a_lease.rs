@@ -71,7 +71,7 @@ fn not_without_the_store_of_a_member_that_may_have_held_more() {
     "#]]);
     case().lease_deleted_unseen().forced().check(expect![[r#"
         create: epoch 10003 held by b/b/1; in sync: b/b, c/c
-        Forced: forced by understudy.dev/force-recovery; not waited for: nobody; lost: a lost store a and came back with 9a
+        Forced: forced by a person; not waited for: nobody; b goes on from 3:50; what may be lost: a lost store a and came back with 9a
     "#]]);
 }
 
@@ -116,11 +116,11 @@ fn forced_with_replicas_missing() {
     "#]]);
     case().forced().check(expect![[r#"
         create: epoch 10003 held by c/c/1; in sync: c/c
-        Forced: forced by understudy.dev/force-recovery; not waited for: a, b; lost: a does not answer, b does not answer
+        Forced: forced by a person; not waited for: a, b; c goes on from 3:50; what may be lost: a does not answer; b does not answer
     "#]]);
     case().reset("c").forced().check(expect![[r#"
         wait
-        NobodyToForce: an election was forced, but no replica with a clean store answers
+        NobodyToForce: an election was forced, but no replica with a clean store answers; one that is not clean may be named in the annotation understudy.dev/force-primary
     "#]]);
 }
 
@@ -128,7 +128,7 @@ fn forced_with_replicas_missing() {
 fn nobody_with_a_clean_store() {
     healthy(&["a", "b", "c"]).lease_deleted().dirty("a").dirty("b").dirty("c").check(expect![[r#"
         blocked
-        NoCleanStore: the Lease is gone, and no replica has a clean store: a, b, c. Restore one from a backup
+        NoCleanStore: the Lease is gone, and no replica has a clean store: a, b, c. Restore one from a backup, or name the one to go on with in the annotation understudy.dev/force-primary
     "#]]);
 }
 

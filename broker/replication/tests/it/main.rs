@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "the simulation makes the frames it reads")]
 
+mod forced;
 mod mended;
 mod node;
 mod scenarios;

@@ -241,10 +241,7 @@ impl Step<'_> {
     fn backup(
         &mut self,
         number: usize,
-        input: impl FnOnce(
-            &mut understudy_replication::Backup,
-            &mut Vec<BackupOutput>,
-        ) -> Result<(), FollowError>,
+        input: impl FnOnce(&mut understudy_replication::Backup, &mut Vec<BackupOutput>) -> Result<(), FollowError>,
     ) {
         let Role::Backup(backup, _) = &mut self.replica(number).role else { return };
         let mut out = Vec::new();
@@ -316,7 +313,8 @@ impl Step<'_> {
     }
 
     fn connect(&mut self, number: usize, to: usize) {
-        let leads = self.state.replicas[to].leader().map(|leader| (leader.primary.epoch(), leader.primary.history().clone()));
+        let leads =
+            self.state.replicas[to].leader().map(|leader| (leader.primary.epoch(), leader.primary.history().clone()));
         let Some((epoch, history)) = leads else { return };
         if self.state.links.iter().any(|link| link.backup == number && link.open) {
             self.hang_up(number);
@@ -375,7 +373,8 @@ impl Step<'_> {
             let member = self.state.replicas[link.backup].identity().member(self.cluster.names_processes());
             let Some(leader) = self.state.replicas[link.primary].leader() else { continue };
             let (epoch, last) = (leader.primary.epoch(), leader.primary.last().index);
-            let known = leader.primary.followers().any(|it| it.identity.member(false).name == member.name && it.durable < last);
+            let known =
+                leader.primary.followers().any(|it| it.identity.member(false).name == member.name && it.durable < last);
             let proposed = leader.keeper.proposed().is_some_and(|set| set.contains(&member));
             if !leader.primary.in_force().contains(&member) && known && (at_once || proposed) {
                 let ack = Acknowledge { epoch, durable: last, received: last };
@@ -541,7 +540,8 @@ impl Step<'_> {
                 let stay = stay.filter(|member| reachable.iter().any(|identity| member.is(identity)));
                 let in_sync = stay.cloned().chain([chosen.member(names_processes)]).collect();
                 let epoch = Epoch(lease.epoch().0 + 1);
-                let parts = LeaseParts { holder: Some(chosen), epoch, given: None, in_sync, duration: LEASE, renewed: None };
+                let parts =
+                    LeaseParts { holder: Some(chosen), epoch, given: None, in_sync, duration: LEASE, renewed: None };
                 let Ok(elected) = Lease::from_parts(parts) else { return false };
                 elected
             }
@@ -594,7 +594,8 @@ impl Step<'_> {
     }
 
     fn restart(&mut self, number: usize) {
-        let (in_memory, resumes) = (self.cluster.names_processes(), self.cluster.is_broken(Broken::ResumesAfterRestart));
+        let (in_memory, resumes) =
+            (self.cluster.names_processes(), self.cluster.is_broken(Broken::ResumesAfterRestart));
         let replica = self.replica(number);
         if !resumes {
             replica.process += 1;

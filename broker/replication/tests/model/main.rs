@@ -40,16 +40,25 @@ impl Model for Cluster {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always("no confirmed record is lost while a disk in sync lives", |cluster: &Self, state: &State| {
-                let mut living = state.living_members(cluster).peekable();
-                living.peek().is_none() || living.any(|holds_all| holds_all)
-            }),
+            Property::always(
+                "no confirmed record is lost while a disk in sync lives",
+                |cluster: &Self, state: &State| {
+                    let mut living = state.living_members(cluster).peekable();
+                    living.peek().is_none() || living.any(|holds_all| holds_all)
+                },
+            ),
             Property::always("an electable store holds every confirmed record", |cluster: &Self, state: &State| {
                 state.living_members(cluster).all(|holds_all| holds_all)
             }),
-            Property::always("at most one primary commits in an epoch", |_: &Self, state: &State| !state.ledger.two_committed),
-            Property::always("committed logs are prefixes of each other", |_: &Self, state: &State| !state.ledger.parted),
-            Property::always("no epoch is given twice, nor a lower one", |_: &Self, state: &State| !state.ledger.epoch_lowered),
+            Property::always("at most one primary commits in an epoch", |_: &Self, state: &State| {
+                !state.ledger.two_committed
+            }),
+            Property::always("committed logs are prefixes of each other", |_: &Self, state: &State| {
+                !state.ledger.parted
+            }),
+            Property::always("no epoch is given twice, nor a lower one", |_: &Self, state: &State| {
+                !state.ledger.epoch_lowered
+            }),
             Property::sometimes(FAILOVER, |_: &Self, state: &State| {
                 state.replicas.iter().any(|it| it.leader().is_some_and(|leader| leader.primary.epoch().0 > 1))
             }),
@@ -128,12 +137,19 @@ fn explore(name: &str, bounds: Bounds, broken: Option<Broken>) {
     let threads = if broken.is_some() { 1 } else { 2 };
     let checker = cluster.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let secs = started.elapsed().as_secs_f32();
-    println!("{name} {broken:?}: {} unique {} generated, depth {}, {secs:.1}s", checker.unique_state_count(), checker.state_count(), checker.max_depth());
+    println!(
+        "{name} {broken:?}: {} unique {} generated, depth {}, {secs:.1}s",
+        checker.unique_state_count(),
+        checker.state_count(),
+        checker.max_depth()
+    );
     for (name, path) in checker.discoveries() {
         let actions = path.into_actions();
         println!("   {name} after {}:", actions.len());
         if checker.model().property(name).expectation == stateright::Expectation::Always {
-        for action in actions { println!("        {action:?}"); }
+            for action in actions {
+                println!("        {action:?}");
+            }
         }
     }
 }
@@ -144,14 +160,52 @@ fn calm() {
 }
 #[test]
 fn all() {
-    let set: std::collections::BTreeMap<String, u8> = std::env::var("M").unwrap_or_default().split(',').filter(|s| !s.is_empty()).map(|kv| { let (k, v) = kv.split_once('=').unwrap(); (k.into(), v.parse().unwrap()) }).collect();
+    let set: std::collections::BTreeMap<String, u8> = std::env::var("M")
+        .unwrap_or_default()
+        .split(',')
+        .filter(|s| !s.is_empty())
+        .map(|kv| {
+            let (k, v) = kv.split_once('=').unwrap();
+            (k.into(), v.parse().unwrap())
+        })
+        .collect();
     let v = |k: &str, d: u8| set.get(k).copied().unwrap_or(d);
     let bounds = Bounds {
-        in_sync: v("s", 3) as usize, publishes: v("p", 1), elections: v("e", 1), silences: v("q", 0), connects: v("c", 1), breaks: v("b", 0),
-        crashes: v("x", 0), lost_disks: v("l", 0), lost_answers: v("a", 0), deletions: v("d", 0), slow_answers: v("w", 0) > 0, slow_journals: v("j", 0) > 0, in_memory: v("m", 0) > 0,
+        in_sync: v("s", 3) as usize,
+        publishes: v("p", 1),
+        elections: v("e", 1),
+        silences: v("q", 0),
+        connects: v("c", 1),
+        breaks: v("b", 0),
+        crashes: v("x", 0),
+        lost_disks: v("l", 0),
+        lost_answers: v("a", 0),
+        deletions: v("d", 0),
+        slow_answers: v("w", 0) > 0,
+        slow_journals: v("j", 0) > 0,
+        in_memory: v("m", 0) > 0,
     };
     use Broken::*;
-    let all = [ElectsOutsiders, NewStoreIsOldStore, TakesLowerEpochs, AcknowledgesBeforeDurable, CountsOldSetOnly, TakesSilenceForSuccess, ReadsSettle, AcknowledgementsByName, ProcessesNotInSet, ShrinksBeforeSwap, AdmitsTooEarly, KeepsItsTail, RecreatesWithoutProof, CommitsBeforeOwnWrite, RecreatesWithoutGap, RecoversWithoutGap, RecoversFromOldReports, ResumesAfterRestart];
+    let all = [
+        ElectsOutsiders,
+        NewStoreIsOldStore,
+        TakesLowerEpochs,
+        AcknowledgesBeforeDurable,
+        CountsOldSetOnly,
+        TakesSilenceForSuccess,
+        ReadsSettle,
+        AcknowledgementsByName,
+        ProcessesNotInSet,
+        ShrinksBeforeSwap,
+        AdmitsTooEarly,
+        KeepsItsTail,
+        RecreatesWithoutProof,
+        CommitsBeforeOwnWrite,
+        RecreatesWithoutGap,
+        RecoversWithoutGap,
+        RecoversFromOldReports,
+        ResumesAfterRestart,
+    ];
     let broken = std::env::var("BROKEN").ok().map(|b| *all.iter().find(|x| format!("{x:?}") == b).unwrap());
     explore("all", bounds, broken);
 }

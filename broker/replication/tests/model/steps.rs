@@ -54,7 +54,8 @@ impl Cluster {
                     }
                 }
                 for primary in (0..REPLICAS).filter(|other| *other != number && replica.connects < bounds.connects) {
-                    let linked = state.links.iter().any(|link| link.open && (link.backup, link.primary) == (number, primary));
+                    let linked =
+                        state.links.iter().any(|link| link.open && (link.backup, link.primary) == (number, primary));
                     if state.replicas[primary].leader().is_some() && !linked {
                         out.push(Action::Connect { backup: number, primary });
                     }

@@ -4,6 +4,7 @@
 mod broker;
 mod client;
 mod cluster;
+mod control;
 mod ledger;
 mod pki;
 mod ports;
