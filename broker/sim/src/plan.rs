@@ -91,7 +91,11 @@ impl Plan {
             0 => 0,
             n => 1 + n / 2,
         };
-        let faults = FAULTS.choose_multiple(rng, kinds).copied().collect();
+        let mut faults: Vec<Fault> = FAULTS.choose_multiple(rng, kinds).copied().collect();
+        // Both together leave it open whether the lost disk was the only one with everything: that is for a person to decide.
+        if faults.contains(&Fault::DeleteLease) {
+            faults.retain(|fault| *fault != Fault::LoseDisk);
+        }
         let replicas = *[1, 2, 3, 3, 3, 3, 3, 5].choose(rng).unwrap_or(&3);
         let millis = Duration::from_millis;
         Self {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use understudy_election::Version;
 use understudy_election::{
-    Contact, Decision, Elector as Who, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec,
+    Contact, Decision, Elector as Who, Force, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec,
     StoreState, Timings, View, decide,
 };
 use understudy_record::{Epoch, ReplicaName};
@@ -156,7 +156,7 @@ impl Elector {
                 replicas: names.into_iter().collect(),
                 processes_in_set: in_memory,
                 preferred: Some(ReplicaName::new(NAMES[2])), // the one that may not have been in the set
-                forced: false,
+                forced: Force::No,
             },
             timings: Timings { lease_duration: LEASE, ..Timings::default() },
         };
