@@ -146,7 +146,7 @@ pub const MAX_EVICTIONS_PER_STEP: usize = 4096;
 /// Messages that leave one queue before the next queue has its turn.
 pub const EVICTIONS_PER_TURN: usize = 256;
 
-/// Messages that one record of a scrub speaks of: it takes the core thread about a tenth of a millisecond.
+/// Messages that one record of a scrub speaks of: it takes the core thread 0.06 to 0.25 ms.
 pub const SCRUB_MESSAGES: usize = 1 << 14;
 
 /// Queues that one record of a scrub speaks of: about as long, and 11 KiB of log.

@@ -35,6 +35,10 @@ pub(crate) struct Settings {
     pub(crate) min_in_sync: usize,
     pub(crate) lease_duration_ms: u64,
     pub(crate) backup_timeout_ms: u64,
+    /// Low, so that whatever a test does its replicas are compared.
+    pub(crate) scrub_interval_ms: u64,
+    /// The test is about states that differ: nowhere else may one be found.
+    pub(crate) may_differ: bool,
     /// `None`: `--open-guest`.
     pub(crate) users_file: Option<PathBuf>,
     pub(crate) extra: Vec<String>,
@@ -56,6 +60,8 @@ impl Settings {
             min_in_sync: 1,
             lease_duration_ms: 1500,
             backup_timeout_ms: 800,
+            scrub_interval_ms: 200,
+            may_differ: false,
             users_file: None,
             extra: Vec::new(),
             through: Vec::new(),
@@ -86,6 +92,7 @@ impl Settings {
             ("--lease", format!("local:{}", self.lease.display())),
             ("--lease-duration-ms", self.lease_duration_ms.to_string()),
             ("--backup-timeout-ms", self.backup_timeout_ms.to_string()),
+            ("--scrub-interval-ms", self.scrub_interval_ms.to_string()),
             ("--tls-dir", shown(&self.tls)),
         ];
         options.iter().for_each(|(option, value)| _ = command.arg(option).arg(value));
@@ -291,6 +298,8 @@ impl Drop for Broker {
         } else {
             let log = self.log();
             assert!(!log.contains("panicked at"), "{} panicked:\n{log}", self.settings.name);
+            let differs = log.contains("the state is not what the primary ha");
+            assert!(!differs || self.settings.may_differ, "{} differs from its primary:\n{log}", self.settings.name);
         }
     }
 }
