@@ -17,5 +17,5 @@ pub use ids::{
 };
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
-    RecordError, Settled,
+    RecordError, Replicate, Settled,
 };
