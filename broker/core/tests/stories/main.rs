@@ -14,6 +14,7 @@ mod large;
 mod memory;
 mod random;
 mod replicas;
+mod selective;
 mod settling;
 mod topology;
 mod transactions;
