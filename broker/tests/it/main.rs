@@ -19,5 +19,6 @@ mod inspect;
 mod large;
 mod min_in_sync;
 mod relay;
+mod selective;
 mod storage;
 mod transactions;
