@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use understudy_node::NodeConfig;
-use understudy_record::ReplicaName;
+use understudy_record::{ReplicaName, Replicate};
 
 /// Of the memory limit, for bodies: the rest is for the index, buffers, and what is on its way.
 const DEFAULT_BUDGET_PERCENT: u8 = 40;
@@ -72,6 +72,9 @@ pub struct Arguments {
     /// What a client that reaches a backup meets.
     #[arg(long, value_enum, default_value_t = BackupConnections::Relay)]
     backup_connections: BackupConnections,
+    /// What the backups have of queues and exchanges whose declares do not say (x-understudy-replicate).
+    #[arg(long, value_enum, default_value_t = ReplicateDefault::All)]
+    replicate: ReplicateDefault,
     /// Largest message, in bytes.
     #[arg(long, default_value_t = 128 << 20)]
     max_message_size: u64,
@@ -137,6 +140,26 @@ pub enum BackupConnections {
     Refuse,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ReplicateDefault {
+    /// All of them.
+    All,
+    /// That they are there; messages are the primary's alone.
+    Configuration,
+    /// Nothing: another primary does not have them.
+    None,
+}
+
+impl From<ReplicateDefault> for Replicate {
+    fn from(given: ReplicateDefault) -> Self {
+        match given {
+            ReplicateDefault::All => Self::All,
+            ReplicateDefault::Configuration => Self::Configuration,
+            ReplicateDefault::None => Self::Nothing,
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Config {
     pub name: ReplicaName,
@@ -156,6 +179,8 @@ pub struct Config {
     pub tls_dir: PathBuf,
     pub users: Users,
     pub backup_connections: BackupConnections,
+    /// Of queues and exchanges whose declares do not say.
+    pub replicate: Replicate,
     pub max_message_size: u64,
     /// Bytes of message bodies kept in memory.
     pub memory_budget: u64,
@@ -294,6 +319,7 @@ impl TryFrom<Arguments> for Config {
             tls_dir: given.tls_dir,
             users,
             backup_connections: given.backup_connections,
+            replicate: given.replicate.into(),
             max_message_size: given.max_message_size,
             memory_budget: memory.budget,
             segment_bytes: given.segment_bytes,
@@ -334,6 +360,7 @@ impl Config {
     pub(crate) fn node(&self) -> NodeConfig {
         NodeConfig {
             replicas: self.replica_names(),
+            replicate: self.replicate,
             scrub_interval: self.scrub_interval,
             accept_differences: self.accept_differences,
             seed: self.seed,

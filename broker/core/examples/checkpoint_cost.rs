@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use understudy_core::{Core, Outputs, SCRUB_MESSAGES};
-use understudy_record::{BasePiece, Binding, Body, Destination, Index, Message, QueueId, QueueSpec, Record, ShortStr};
+use understudy_record::{
+    BasePiece, Binding, Body, Destination, Index, Message, QueueId, QueueSpec, Record, Replicate, ShortStr,
+};
 
 const QUEUES: u64 = 10_000;
 const MESSAGES: u64 = 1_000_000;
@@ -201,7 +203,14 @@ fn apply(core: &mut Core, record: Record) {
 
 fn queue(name: &str) -> QueueSpec {
     let name = ShortStr::try_from(name).expect("a short name");
-    QueueSpec { name, durable: true, exclusive: false, auto_delete: false, arguments: Bytes::new() }
+    QueueSpec {
+        name,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        replicate: Replicate::All,
+        arguments: Bytes::new(),
+    }
 }
 
 fn a_message() -> Message {

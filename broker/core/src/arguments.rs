@@ -36,6 +36,7 @@ const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [("x-priority", check_int), ("x-c
 
 pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
+pub(crate) const REPLICATE: &str = "x-understudy-replicate";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.

@@ -157,6 +157,10 @@ impl State {
                 parts.into_iter().for_each(|part| self.parts.add(part.index, part.bytes));
                 Ok(())
             }
+            (BaseState::Topology { .. }, BasePiece::Writer { store }) => {
+                self.writers = [None, Some(store)];
+                Ok(())
+            }
             (BaseState::Topology { sync_point }, BasePiece::TopologyEnd) => {
                 self.base = BaseState::Backlog { sync_point };
                 Ok(())
@@ -245,7 +249,7 @@ impl State {
         max_items: usize,
     ) -> BacklogChunk {
         let mut chunk = BacklogChunk { items: Vec::new(), next: from, done: true, held: Vec::new() };
-        let Some(queue) = self.queues.get(&id) else { return chunk };
+        let Some(queue) = self.queues.get(&id).filter(|queue| queue.is_replicated()) else { return chunk };
         let mut entries = queue.entries_down_from(from.before.min(sync_point.next())).peekable();
         let mut room = max_bytes as u64;
         while chunk.items.len() < max_items && room > 0 {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use understudy_record::{BasePiece, Index, PartRef, QueueId, Record, ShortStr};
+use understudy_record::{BasePiece, Index, PartRef, QueueId, Record, Replicate, ShortStr};
 
 use crate::base::{BacklogChunk, BacklogCursor, BaseState, HeldChunk};
 use crate::client::Origin;
@@ -45,6 +45,8 @@ pub struct Core {
     pub(crate) transactions: Transactions,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
+    /// Of queues and exchanges whose declares do not say.
+    pub(crate) default_replication: Replicate,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
     rng: StdRng,
@@ -79,6 +81,7 @@ impl Core {
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
             cluster_version: 1,
+            default_replication: Replicate::All,
             unconfirmed: 0,
             rng: StdRng::seed_from_u64(seed),
         }
@@ -143,6 +146,16 @@ impl Core {
         self.state.topology()
     }
 
+    /// Each queue with its number of messages and their bytes that a follower gets, oldest queue first.
+    pub fn backlogs(&self) -> Vec<(QueueId, u64, u64)> {
+        let mut queues = self.queues();
+        queues
+            .iter_mut()
+            .filter(|(queue, ..)| self.state.is_unreplicated(*queue))
+            .for_each(|queue| (queue.1, queue.2) = (0, 0));
+        queues
+    }
+
     /// Each queue with its number of messages and their bytes, oldest queue first.
     pub fn queues(&self) -> Vec<(QueueId, u64, u64)> {
         let mut queues: Vec<_> =
@@ -153,7 +166,8 @@ impl Core {
 
     /// The next part of a queue's backlog: messages that are still there, with indexes up to `sync_point`, newest first, each
     /// after its parts. Those that are not in memory come without what they say. The first item that crosses `max_bytes` is
-    /// the last, so that a large message takes several chunks. A queue that does not exist is done.
+    /// the last, so that a large message takes several chunks. A queue that does not exist, or whose messages are not
+    /// replicated, is done.
     pub fn backlog_chunk(
         &self,
         queue: QueueId,
@@ -184,7 +198,8 @@ impl Core {
     /// deliveries are not logged, and is ready. All of them are stored: they are read back when somebody consumes.
     ///
     /// Exclusive queues are deleted: their owners were connections of the predecessor. Auto-delete queues stay: their
-    /// consumers are about to come back, and what is in them was confirmed; each goes with the next last consumer.
+    /// consumers are about to come back, and what is in them was confirmed; each goes with the next last consumer. What is not
+    /// replicated is emptied or deleted, unless the last primary had this store too.
     pub fn promote(&mut self, out: &mut Outputs) {
         debug_assert!(self.base_complete(), "half of a sync point is no state to serve");
         self.role = Role::Primary { promoted_at: self.state.last_index };
@@ -193,6 +208,7 @@ impl Core {
             self.state.queues.values().filter(|queue| queue.spec.exclusive).map(|queue| queue.id).collect();
         exclusive.sort_unstable();
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
+        self.clear_unreplicated(out);
     }
 
     /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only

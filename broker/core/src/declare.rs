@@ -6,12 +6,13 @@ use understudy_protocol::FieldTable;
 use understudy_record::{Destination, ExchangeKind, ExchangeSpec, Index, QueueId, QueueSpec, Record, ShortStr};
 
 use crate::MAX_MESSAGES_PER_RECORD;
-use crate::arguments::{self, ALTERNATE_EXCHANGE, QUEUE_TYPE, assert_same};
+use crate::arguments::{self, ALTERNATE_EXCHANGE, QUEUE_TYPE, REPLICATE, assert_same};
 use crate::client::Origin;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::queue::Queue;
+use crate::settle::dequeue;
 
 const RESERVED_PREFIX: &[u8] = b"amq.";
 
@@ -64,7 +65,8 @@ impl Core {
         refuse_default_exchange(&name)?;
         let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let ExchangeFlags { durable, auto_delete, internal } = flags;
-        let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, arguments };
+        let replicate = self.replication(&table, &error::exchange(&name))?;
+        let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, replicate, arguments };
         let gate = match self.state.exchanges.get(&wanted.name) {
             Some(exchange) => {
                 assert_exchange_equivalent(&wanted, &table, &exchange.spec)?;
@@ -152,7 +154,9 @@ impl Core {
         let QueueFlags { exclusive, auto_delete, .. } = flags;
         // An exclusive queue goes with its connection: nothing of it is durable, whatever the client asks.
         let durable = flags.durable && !exclusive;
-        let wanted = QueueSpec { name, durable, exclusive, auto_delete, arguments };
+        let replicate = self.replication(&table, &error::queue(&name))?;
+        let replicate = if exclusive { self.replication_of_exclusive() } else { replicate };
+        let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments };
         let id = match self.state.names.get(&wanted.name).and_then(|id| self.state.queues.get(id)) {
             Some(queue) => {
                 assert_queue_equivalent(&wanted, &table, queue, origin)?;
@@ -278,12 +282,17 @@ impl Core {
         if queue.unacked() <= MAX_MESSAGES_PER_RECORD {
             let (up_to, except) = (self.state.last_index, queue.unacked_indexes());
             if message_count > 0 {
-                gate = self.write(Record::Purge { queue: id, up_to, except }, out);
+                let record = match self.state.is_unreplicated(id) {
+                    true => Record::PurgeHere { queue: id, up_to, except },
+                    false => Record::Purge { queue: id, up_to, except },
+                };
+                gate = self.write(record, out);
             }
         } else {
             // The exceptions would not fit one record, so the messages that go are listed instead.
+            let here = !queue.is_replicated();
             for messages in queue.ready_indexes().chunks(MAX_MESSAGES_PER_RECORD) {
-                gate = self.write(Record::Dequeue { queue: id, messages: messages.to_vec() }, out);
+                gate = self.write(dequeue(here, id, messages.to_vec()), out);
             }
         }
         self.reply_after(gate.max(id.0), no_wait, origin, EffectKind::QueuePurgeOk { message_count }, out);
@@ -336,6 +345,7 @@ fn assert_exchange_equivalent(
     assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
     assert_same("internal", text(wanted.internal), text(current.internal), &object)?;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
+    arguments::assert_equivalent(REPLICATE, table, &current, &object)?;
     arguments::assert_equivalent(ALTERNATE_EXCHANGE, table, &current, &object)
 }
 
@@ -352,6 +362,7 @@ fn assert_queue_equivalent(
     assert_same("durable", text(wanted.durable), text(current.durable), &object)?;
     assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
+    arguments::assert_equivalent(REPLICATE, table, &current, &object)?;
     arguments::assert_queue_equivalent(table, &current, &object)
 }
 

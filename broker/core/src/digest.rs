@@ -1,8 +1,9 @@
 //! The replicated state as text and as a number, to compare replicas: equal on all that have applied the same records.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use understudy_record::BasePiece;
+use understudy_record::{BasePiece, Index};
 
 use crate::core::{Core, Role};
 use crate::exchange::Exchange;
@@ -15,14 +16,21 @@ impl Core {
     /// in memory on one replica and not on another. Grows with the messages. For tests and people.
     pub fn replicated_text(&self) -> String {
         let mut text = String::new();
-        self.state.describe(&mut text).expect("a string takes what is written to it");
+        self.state.describe(false, &mut text).expect("a string takes what is written to it");
+        text
+    }
+
+    /// The same with the messages that only this replica has: what its own log gives again.
+    pub fn own_text(&self) -> String {
+        let mut text = String::new();
+        self.state.describe(true, &mut text).expect("a string takes what is written to it");
         text
     }
 
     /// The same as a number, without holding the text.
     pub fn digest(&self) -> u64 {
         let mut digest = Fnv(0xcbf2_9ce4_8422_2325);
-        self.state.describe(&mut digest).expect("the digest takes what is written to it");
+        self.state.describe(false, &mut digest).expect("the digest takes what is written to it");
         digest.0
     }
 
@@ -79,7 +87,8 @@ impl Core {
 }
 
 impl State {
-    fn describe(&self, out: &mut impl Write) -> fmt::Result {
+    /// `whole`: with the messages that are not replicated.
+    fn describe(&self, whole: bool, out: &mut impl Write) -> fmt::Result {
         writeln!(out, "last index {}", self.last_index)?;
         for piece in self.topology() {
             match piece {
@@ -94,16 +103,22 @@ impl State {
         debug_assert_eq!(built_in, Exchange::built_in().count(), "built-in exchanges are never deleted");
         let mut queues: Vec<_> = self.queues.values().collect();
         queues.sort_by_key(|queue| queue.id);
-        for queue in queues {
+        let mut large: BTreeMap<Index, u32> = BTreeMap::new();
+        for queue in queues.into_iter().filter(|queue| whole || queue.is_replicated()) {
             for (index, entry) in queue.entries() {
+                if entry.is_large() {
+                    *large.entry(index).or_default() += 1;
+                }
                 writeln!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
             }
         }
-        for (index, parts, held) in self.parts.messages() {
+        for (index, held) in large {
+            let parts = self.parts.of(index);
             writeln!(out, "{index} in {held} queues has {parts:?}")?;
         }
         for staged in &self.staged {
-            writeln!(out, "staged {} of {} bytes for {:?}", staged.index, staged.bytes, staged.targets)?;
+            let targets = staged.targets.iter().filter(|queue| whole || !self.is_unreplicated(**queue));
+            writeln!(out, "staged {} for {:?}", staged.index, targets.collect::<Vec<_>>())?;
         }
         Ok(())
     }

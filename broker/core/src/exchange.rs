@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use understudy_protocol::{FieldTable, Properties};
-use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, ShortStr};
+use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, Replicate, ShortStr};
 
 use crate::headers::HeaderMatch;
 use crate::topic::TopicTrie;
@@ -72,8 +72,15 @@ impl Exchange {
     pub(crate) fn built_in() -> impl Iterator<Item = Self> {
         BUILT_IN.iter().map(|(name, kind)| {
             let (name, arguments) = (ShortStr::from_static(name), Bytes::new());
-            let spec =
-                ExchangeSpec { name, kind: *kind, durable: true, auto_delete: false, internal: false, arguments };
+            let spec = ExchangeSpec {
+                name,
+                kind: *kind,
+                durable: true,
+                auto_delete: false,
+                internal: false,
+                replicate: Replicate::All,
+                arguments,
+            };
             Self::new(spec, Index(0))
         })
     }

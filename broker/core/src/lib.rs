@@ -69,6 +69,7 @@ mod queue;
 mod reply;
 mod runs;
 mod scrub;
+mod selective;
 mod session;
 mod settle;
 mod slots;
@@ -107,6 +108,10 @@ pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;
 
 /// Consumers of one channel: each channel's close visits them all.
 pub const MAX_CONSUMERS_PER_CHANNEL: usize = 1 << 16;
+
+/// The version of the cluster from which on some queues and exchanges may be replicated less than others. Replicas before it
+/// do not know their records.
+pub const SELECTIVE_REPLICATION_SINCE: u32 = 2;
 
 /// The version of the cluster from which on transactions are written. Replicas before it do not know their records.
 pub const TRANSACTIONS_SINCE: u32 = 2;

@@ -129,7 +129,8 @@ impl Parts {
     }
 
     /// Each large message with how many queues hold it, in the order of their indexes.
-    pub(crate) fn messages(&self) -> Vec<(Index, &[PartRef], u32)> {
+    #[cfg(test)]
+    fn messages(&self) -> Vec<(Index, &[PartRef], u32)> {
         let mut messages: Vec<_> =
             self.claimed.iter().map(|(index, claimed)| (*index, &*claimed.parts, claimed.held)).collect();
         messages.sort_unstable_by_key(|(index, ..)| *index);

@@ -38,7 +38,7 @@ impl Core {
             return Ok(());
         }
         let queues = targets.clone();
-        let index = self.write(Record::Publish { targets, message }, out);
+        let index = self.write(self.publish_record(targets, message), out);
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
         self.confirm_when_committed(origin, index);
         Ok(())

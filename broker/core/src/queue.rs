@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{Index, Message, QueueId, QueueSpec};
+use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate};
 
 use crate::ahead::Window;
 use crate::command::ConnectionId;
@@ -120,6 +120,11 @@ impl Queue {
     /// A queue whose backlog up to `sync_point` is still to come.
     pub(crate) fn awaiting_backlog(id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
         Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(id, spec) }
+    }
+
+    /// Its messages are on every replica.
+    pub(crate) fn is_replicated(&self) -> bool {
+        self.spec.replicate == Replicate::All
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -373,7 +378,14 @@ mod tests {
 
     fn queue(indexes: impl IntoIterator<Item = u64>) -> Queue {
         let name = ShortStr::from_static("q");
-        let spec = QueueSpec { name, durable: true, exclusive: false, auto_delete: false, arguments: Bytes::new() };
+        let spec = QueueSpec {
+            name,
+            durable: true,
+            exclusive: false,
+            auto_delete: false,
+            replicate: Replicate::All,
+            arguments: Bytes::new(),
+        };
         let mut queue = Queue::new(QueueId(Index(1)), spec);
         indexes.into_iter().for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4)));
         queue

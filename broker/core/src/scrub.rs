@@ -203,7 +203,9 @@ impl State {
             digest = digest.queue(&queue.spec).word(self.bound_to(&Destination::Queue(queue.id)));
         }
         let (mut messages, mut end) = (0, to);
-        for (index, entry) in queue.entries_from(from).take_while(|(index, _)| *index < to) {
+        // What a queue that is not replicated holds is on one replica alone.
+        let shared = |(index, _): &(Index, _)| *index < to && queue.is_replicated();
+        for (index, entry) in queue.entries_from(from).take_while(shared) {
             if messages == most {
                 end = index;
                 break;

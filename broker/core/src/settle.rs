@@ -134,14 +134,24 @@ impl Core {
     }
 
     fn write_settlement(&mut self, queue: QueueId, settled: Settled, out: &mut Outputs) {
+        let here = self.state.is_unreplicated(queue);
         for messages in batches(settled.dequeued) {
-            self.write(Record::Dequeue { queue, messages }, out);
+            self.write(dequeue(here, queue, messages), out);
         }
         for messages in batches(settled.requeued) {
-            self.write(Record::Requeue { queue, messages }, out);
+            let record = match here {
+                true => Record::RequeueHere { queue, messages },
+                false => Record::Requeue { queue, messages },
+            };
+            self.write(record, out);
             self.mark_dirty(queue);
         }
     }
+}
+
+/// `here`: the queue's messages are not replicated.
+pub(crate) fn dequeue(here: bool, queue: QueueId, messages: Vec<Index>) -> Record {
+    if here { Record::DequeueHere { queue, messages } } else { Record::Dequeue { queue, messages } }
 }
 
 /// The deliveries that an ack, nack or reject speaks of. `multiple`: all up to the tag; tag 0 then means all there are.

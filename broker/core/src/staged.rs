@@ -29,14 +29,15 @@ impl State {
         &mut self,
         index: Index,
         targets: &[QueueId],
+        here: &[QueueId],
         message: &Message,
         keep: Keep,
     ) -> Result<(), ApplyError> {
-        self.check_publish(index, targets, message)?;
+        self.check_publish(index, targets, here, message)?;
         if let Some(parts) = &message.parts {
             self.parts.set_aside(parts);
         }
-        let (targets, parts, bytes) = (targets.to_vec(), message.parts.clone(), message_bytes(message));
+        let (targets, parts, bytes) = ([targets, here].concat(), message.parts.clone(), message_bytes(message));
         let message = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
         self.staged.push(Staged { index, targets, bytes, parts, message });
         Ok(())
@@ -60,7 +61,7 @@ impl State {
             requeued.iter().for_each(|message| queue.give_back(*message, &self.syncs));
         }
         for Staged { index, targets, bytes, parts, message } in std::mem::take(&mut self.staged) {
-            self.take_in(index, &targets, bytes, parts.as_ref(), message);
+            self.take_in(index, &targets, &[], bytes, parts.as_ref(), message);
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::{
-    Binding, Destination, ExchangeSpec, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr,
+    Binding, Destination, ExchangeSpec, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr, StoreId,
 };
 
 use crate::base::BaseState;
@@ -63,6 +63,10 @@ pub(crate) struct State {
     pub(crate) tally: Tally,
     pub(crate) parts: Parts,
     pub(crate) evictable: Evictable,
+    /// Queues whose messages only their primary has, in number.
+    pub(crate) unreplicated: usize,
+    /// The stores of the last epoch's primary and of the one before, as far as they are known.
+    pub(crate) writers: [Option<StoreId>; 2],
     /// Of the transaction whose decision is next.
     pub(crate) staged: Vec<Staged>,
 }
@@ -92,6 +96,8 @@ impl Default for State {
             tally: Tally::default(),
             parts: Parts::default(),
             evictable: Evictable::default(),
+            unreplicated: 0,
+            writers: [None, None],
             staged: Vec::new(),
         }
     }
@@ -104,34 +110,42 @@ impl State {
         if index != expected {
             return Err(ApplyError::OutOfOrder { expected, found: index });
         }
-        let goes_on = matches!(record, Record::Staged { .. } | Record::Transaction { .. } | Record::EpochStart { .. });
+        let goes_on = matches!(
+            record,
+            Record::Staged { .. } | Record::StagedHere { .. } | Record::Transaction { .. } | Record::EpochStart { .. }
+        );
         if !self.staged.is_empty() && !goes_on {
             return Err(ApplyError::AmidTransaction { index });
         }
         match record {
-            Record::EpochStart { .. } => {
+            Record::EpochStart { primary, .. } => {
+                self.writers = [self.writers[1], Some(primary.store)];
                 self.staged = Vec::new();
                 self.parts.discard_all();
             }
-            Record::InSyncSet { .. } => {}
+            Record::InSyncSet { .. } | Record::Withheld => {}
             Record::ExchangeDeclare(spec) => self.declare_exchange(index, spec)?,
             Record::ExchangeDelete { name } => self.delete_exchange(index, name)?,
             Record::QueueDeclare(spec) => self.declare_queue(index, spec)?,
             Record::QueueDelete { queue } => self.delete_queue(index, *queue)?,
             Record::Bind(binding) => self.bind(index, binding)?,
             Record::Unbind(binding) => self.unbind(index, binding)?,
-            Record::Publish { targets, message } => self.publish(index, targets, message, keep)?,
-            Record::Staged { targets, message } => self.stage(index, targets, message, keep)?,
+            Record::Publish { targets, message } => self.publish(index, targets, &[], message, keep)?,
+            Record::PublishHere { targets, here, message } => self.publish(index, targets, here, message, keep)?,
+            Record::Staged { targets, message } => self.stage(index, targets, &[], message, keep)?,
+            Record::StagedHere { targets, here, message } => self.stage(index, targets, here, message, keep)?,
             Record::Transaction { staged, settled } => self.decide(index, *staged, settled)?,
             Record::Part { body } => self.parts.add(index, u32::try_from(body.len()).unwrap_or(u32::MAX)),
             Record::Discard { parts } => self.parts.discard(index, parts)?,
-            Record::Dequeue { queue, messages } => self.dequeue(index, *queue, messages)?,
-            Record::Requeue { queue, messages } => {
+            Record::Dequeue { queue, messages } | Record::DequeueHere { queue, messages } => {
+                self.dequeue(index, *queue, messages)?
+            }
+            Record::Requeue { queue, messages } | Record::RequeueHere { queue, messages } => {
                 let unknown = ApplyError::UnknownQueue { index, queue: *queue };
                 let queue = self.queues.get_mut(queue).ok_or(unknown)?;
                 messages.iter().for_each(|message| queue.give_back(*message, &self.syncs));
             }
-            Record::Purge { queue, up_to, except } => {
+            Record::Purge { queue, up_to, except } | Record::PurgeHere { queue, up_to, except } => {
                 let unknown = ApplyError::UnknownQueue { index, queue: *queue };
                 let queue = self.queues.get_mut(queue).ok_or(unknown)?;
                 let (tally, parts) = (&mut self.tally, &mut self.parts);
@@ -185,12 +199,14 @@ impl State {
     }
 
     pub(crate) fn add_queue(&mut self, queue: Queue) {
+        self.unreplicated += usize::from(!queue.is_replicated());
         self.names.insert(queue.spec.name.clone(), queue.id);
         self.queues.insert(queue.id, queue);
     }
 
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
         let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        self.unreplicated -= usize::from(!queue.is_replicated());
         self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
@@ -221,39 +237,54 @@ impl State {
         Ok(())
     }
 
-    fn publish(&mut self, index: Index, targets: &[QueueId], message: &Message, keep: Keep) -> Result<(), ApplyError> {
-        self.check_publish(index, targets, message)?;
+    fn publish(
+        &mut self,
+        index: Index,
+        targets: &[QueueId],
+        here: &[QueueId],
+        message: &Message,
+        keep: Keep,
+    ) -> Result<(), ApplyError> {
+        self.check_publish(index, targets, here, message)?;
         let resident = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.take_in(index, targets, message_bytes(message), message.parts.as_ref(), resident);
+        self.take_in(index, targets, here, message_bytes(message), message.parts.as_ref(), resident);
         Ok(())
     }
 
-    pub(crate) fn check_publish(&self, index: Index, targets: &[QueueId], message: &Message) -> Result<(), ApplyError> {
-        if !targets.is_sorted_by(|one, next| one < next) {
+    pub(crate) fn check_publish(
+        &self,
+        index: Index,
+        targets: &[QueueId],
+        here: &[QueueId],
+        message: &Message,
+    ) -> Result<(), ApplyError> {
+        let ascend = |queues: &[QueueId]| queues.is_sorted_by(|one, next| one < next);
+        if !ascend(targets) || !ascend(here) {
             return Err(ApplyError::Targets { index });
         }
-        for target in targets {
+        for target in targets.iter().chain(here) {
             self.queue(index, *target)?;
         }
         message.parts.as_ref().map_or(Ok(()), |parts| self.parts.check(index, parts))
     }
 
-    /// A message comes into its queues, which are there. `resident`: it stays in memory.
+    /// A message comes into its queues, which are there, each in one of the lists. `resident`: it stays in memory.
     pub(crate) fn take_in(
         &mut self,
         index: Index,
         targets: &[QueueId],
+        here: &[QueueId],
         bytes: u32,
         parts: Option<&Arc<[PartRef]>>,
         resident: Option<Arc<Message>>,
     ) {
         if let Some(parts) = parts {
-            self.parts.claim(index, parts, targets.len());
+            self.parts.claim(index, parts, targets.len() + here.len());
         }
         let stored = || Entry::stored(bytes, 0, parts.is_some());
         let resident = resident.map(|message| (message, stored().memory_bytes()));
-        self.tally.publish(index, targets.len(), bytes, resident.as_ref());
-        for target in targets {
+        self.tally.publish(index, targets.len() + here.len(), bytes, resident.as_ref());
+        for target in targets.iter().chain(here) {
             let Some(queue) = self.queues.get_mut(target) else { continue };
             match &resident {
                 Some((message, _)) => {
@@ -372,6 +403,8 @@ impl State {
     pub(crate) fn assert_consistent(&self) {
         self.queues.values().for_each(Queue::assert_consistent);
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
+        let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
+        assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());

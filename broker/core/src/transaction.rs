@@ -249,8 +249,8 @@ impl Core {
         for Held { message, targets, .. } in routed {
             let queues = targets.clone();
             let record = match alone {
-                true => Record::Publish { targets, message },
-                false => Record::Staged { targets, message },
+                true => self.publish_record(targets, message),
+                false => self.staged_record(targets, message),
             };
             expected.push((self.write(record, out), queues));
         }

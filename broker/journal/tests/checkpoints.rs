@@ -12,8 +12,8 @@ use story::*;
 use understudy_journal::sim::{Faults, SimStorage};
 use understudy_journal::{CheckpointError, Checkpointer, Draft, Finished, Journal, LogReader, Storage};
 use understudy_record::{
-    BasePiece, Frame, FrameKind, HeldMessage, Index, Message, PartRef, Position, QueueId, QueueSpec, Record, ShortStr,
-    StoreId,
+    BasePiece, Frame, FrameKind, HeldMessage, Index, Message, PartRef, Position, QueueId, QueueSpec, Record, Replicate,
+    ShortStr, StoreId,
 };
 
 /// Messages of a queue in one piece of a checkpoint: few, so that much happens between two pieces.
@@ -141,7 +141,14 @@ fn frame(index: Index, record: &Record) -> Frame {
 
 fn spec(id: QueueId) -> QueueSpec {
     let name = ShortStr::try_from(format!("queue-{id}").as_str()).expect("short");
-    QueueSpec { name, durable: true, exclusive: false, auto_delete: false, arguments: Bytes::new() }
+    QueueSpec {
+        name,
+        durable: true,
+        exclusive: false,
+        auto_delete: false,
+        replicate: Replicate::All,
+        arguments: Bytes::new(),
+    }
 }
 
 fn publish(index: Index, targets: Vec<QueueId>, size: u64) -> Record {

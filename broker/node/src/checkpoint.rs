@@ -178,6 +178,7 @@ impl Node {
         let start = BasePiece::Start { sync_point, epochs, in_sync: self.recorded_sets.as_of(last).to_vec() };
         self.core.begin_sync();
         let topology = self.core.snapshot_topology();
+        let topology = topology.into_iter().chain(self.core.writer());
         let pieces = std::iter::once(start).chain(topology).chain([BasePiece::TopologyEnd]).collect();
         let queues = self.core.queues().into_iter().map(|(queue, ..)| queue).collect();
         let checkpoints = &mut self.checkpoints;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use understudy_record::ReplicaName;
+use understudy_record::{ReplicaName, Replicate};
 
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
@@ -22,6 +22,8 @@ pub struct NodeConfig {
     pub checkpoint_bytes: u64,
     /// Message bodies that are kept in memory, in bytes.
     pub memory_budget: u64,
+    /// Of queues and exchanges that do not say.
+    pub replicate: Replicate,
     /// Between the beginnings of two scrubs of the whole state; zero: none.
     pub scrub_interval: Duration,
     /// A state that is not what a primary had counts all the same, because somebody said so.

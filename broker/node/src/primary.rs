@@ -148,6 +148,7 @@ impl Node {
         }));
         tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_cluster_version(CLUSTER_VERSION);
+        self.core.set_default_replication(self.config.replicate);
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
         self.core.promote(&mut self.out);
         self.settle();
@@ -182,7 +183,7 @@ impl Node {
         let out = &mut role.outputs;
         match event {
             FollowerEvent::Hello(hello, sender) => {
-                let messages: u64 = self.core.queues().into_iter().map(|(_, messages, _)| messages).sum();
+                let messages: u64 = self.core.backlogs().into_iter().map(|(_, messages, _)| messages).sum();
                 let live_messages = messages + self.core.parts();
                 tracing::info!(follower = %hello.follower, last = %hello.history.last(), clean = hello.clean, "follower");
                 role.streams.insert(stream, sender);
@@ -305,7 +306,7 @@ impl Node {
         };
         let pieces = std::iter::once(start).chain(self.core.snapshot_topology()).chain([BasePiece::TopologyEnd]);
         let frames = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
-        let queues = self.core.queues();
+        let queues = self.core.backlogs();
         let unclaimed = self.core.unclaimed_parts();
         let queues: Vec<_> = (!unclaimed.is_empty())
             .then(|| (UNCLAIMED, unclaimed.len() as u64, unclaimed.iter().map(|part| u64::from(part.bytes)).sum()))

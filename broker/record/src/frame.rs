@@ -162,7 +162,15 @@ impl Frame {
         match (self.kind, *meta.first()?) {
             (
                 FrameKind::Record,
-                Record::PUBLISH | Record::PUBLISH_IN_PARTS | Record::STAGED | Record::STAGED_IN_PARTS | Record::PART,
+                Record::PUBLISH
+                | Record::PUBLISH_IN_PARTS
+                | Record::STAGED
+                | Record::STAGED_IN_PARTS
+                | Record::PUBLISH_HERE
+                | Record::PUBLISH_HERE_IN_PARTS
+                | Record::STAGED_HERE
+                | Record::STAGED_HERE_IN_PARTS
+                | Record::PART,
             ) => Some(self.position.index),
             // After the tag: the queue, then the index.
             (FrameKind::Base, BasePiece::MESSAGE | BasePiece::MESSAGE_IN_PARTS) => index_at(9),
@@ -193,7 +201,10 @@ impl Frame {
         let body = Body::new(body.freeze());
         Ok(match self.kind {
             FrameKind::Record => match Record::decode(head, body)? {
-                Record::Publish { message, .. } | Record::Staged { message, .. } => Some(message),
+                Record::Publish { message, .. }
+                | Record::PublishHere { message, .. }
+                | Record::Staged { message, .. }
+                | Record::StagedHere { message, .. } => Some(message),
                 _ => None,
             },
             FrameKind::Base => match BasePiece::decode(head, body)? {
@@ -201,6 +212,18 @@ impl Frame {
                 _ => None,
             },
         })
+    }
+
+    /// What a follower gets in place of this frame: mostly the same. Cheap for all that is.
+    ///
+    /// # Errors
+    /// If the frame cannot be decoded.
+    pub fn for_followers(self) -> Result<Self, RecordError> {
+        if self.kind != FrameKind::Record || !self.head.get(FRAME_HEADER_BYTES).copied().is_some_and(Record::is_here) {
+            return Ok(self);
+        }
+        let Some(record) = self.decode_record()?.for_followers() else { return Ok(self) };
+        Ok(Self::record(self.position, self.committed, &record, &mut BytesMut::new()))
     }
 
     /// The in-sync set that this frame puts into force, if it is one that does (rule 7). Cheap for all others.

@@ -21,6 +21,6 @@ pub use ids::{
 };
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
-    RecordError, Settled,
+    RecordError, Replicate, Settled,
 };
 pub use scrub::StateDigest;

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::scrub::{StateDigest, read_digests, write_digests};
 use crate::wire::{Reader, Writer};
-use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr};
+use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr, StoreId};
 
 /// One change of the broker's state. Everything a random choice, a clock or a policy decides is decided before the
 /// record is written: applying it needs nothing else.
@@ -41,6 +41,37 @@ pub enum Record {
         targets: Vec<QueueId>,
         message: Message,
     },
+    /// A [`Self::Publish`] that also, or only, goes to queues whose messages are not replicated: `here` is which. Only the
+    /// log of the primary that wrote it has this record: see [`Self::for_followers`].
+    PublishHere {
+        targets: Vec<QueueId>,
+        here: Vec<QueueId>,
+        message: Message,
+    },
+    /// A [`Self::Dequeue`] from a queue whose messages are not replicated.
+    DequeueHere {
+        queue: QueueId,
+        messages: Vec<Index>,
+    },
+    /// A [`Self::Requeue`] in such a queue.
+    RequeueHere {
+        queue: QueueId,
+        messages: Vec<Index>,
+    },
+    /// A [`Self::Purge`] of such a queue.
+    PurgeHere {
+        queue: QueueId,
+        up_to: Index,
+        except: Vec<Index>,
+    },
+    /// A [`Self::Staged`] for such queues, or for such queues too.
+    StagedHere {
+        targets: Vec<QueueId>,
+        here: Vec<QueueId>,
+        message: Message,
+    },
+    /// What a follower has in place of a record that concerns only the primary that wrote it: nothing, at the same index.
+    Withheld,
     /// A message of a transaction, as [`Self::Publish`] has it: in no queue before its [`Self::Transaction`] is there. An
     /// [`Self::EpochStart`] drops those whose transaction was cut off.
     Staged {
@@ -92,6 +123,30 @@ pub struct Settled {
     pub requeued: Vec<Index>,
 }
 
+impl Record {
+    /// What a follower's log has in this one's place; `None`: the same. Of a message that goes to no replicated queue it has
+    /// nothing, or what must be said of its parts, which are replicated; of a transaction's one an empty shell, since the
+    /// transaction counts its messages.
+    pub fn for_followers(&self) -> Option<Self> {
+        Some(match self {
+            Self::PublishHere { targets, message, .. } => match &message.parts {
+                _ if !targets.is_empty() => Self::Publish { targets: targets.clone(), message: message.clone() },
+                Some(parts) => Self::Discard { parts: parts.iter().map(|part| part.index).collect() },
+                None => Self::Withheld,
+            },
+            Self::StagedHere { targets, message, .. } => {
+                let (targets, mut message) = (targets.clone(), message.clone());
+                if targets.is_empty() {
+                    (message.properties, message.body) = (Bytes::new(), Body::default());
+                }
+                Self::Staged { targets, message }
+            }
+            Self::DequeueHere { .. } | Self::RequeueHere { .. } | Self::PurgeHere { .. } => Self::Withheld,
+            _ => return None,
+        })
+    }
+}
+
 /// A piece of a sync point: the state as of one position, by which a replica without the log's beginning starts its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BasePiece {
@@ -109,6 +164,10 @@ pub enum BasePiece {
     Binding(Binding),
     /// The topology is whole; from here on live records and backlog may follow in any order.
     TopologyEnd,
+    /// The store of the primary whose epoch the sync point is in. In checkpoints only.
+    Writer {
+        store: StoreId,
+    },
     /// One message of a queue's backlog. Those of one queue come newest first.
     Message {
         queue: QueueId,
@@ -191,8 +250,21 @@ pub struct ExchangeSpec {
     pub durable: bool,
     pub auto_delete: bool,
     pub internal: bool,
+    pub replicate: Replicate,
     /// An encoded AMQP table, without its length.
     pub arguments: Bytes,
+}
+
+/// How much of a queue or exchange the backups have. It is decided when the object is declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Replicate {
+    /// All of it.
+    #[default]
+    All,
+    /// Of a queue: that it is there, and its bindings. Another store's primary has it empty. Of an exchange: all.
+    Configuration,
+    /// Nothing that lasts: another store's primary deletes it.
+    Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -210,6 +282,7 @@ pub struct QueueSpec {
     /// Owned by one connection of the primary that declared it; a new primary deletes it.
     pub exclusive: bool,
     pub auto_delete: bool,
+    pub replicate: Replicate,
     /// An encoded AMQP table, without its length.
     pub arguments: Bytes,
 }
@@ -251,7 +324,26 @@ impl Record {
     pub(crate) const STAGED: u8 = 16;
     pub(crate) const STAGED_IN_PARTS: u8 = 17;
     const TRANSACTION: u8 = 18;
-    const SCRUB: u8 = 24;
+    /// From here up to [`Self::LAST_HERE`]: those of which a follower's log has something else.
+    const FIRST_HERE: u8 = Self::PUBLISH_HERE;
+    pub(crate) const PUBLISH_HERE: u8 = 19;
+    pub(crate) const PUBLISH_HERE_IN_PARTS: u8 = 20;
+    pub(crate) const STAGED_HERE: u8 = 21;
+    pub(crate) const STAGED_HERE_IN_PARTS: u8 = 22;
+    const DEQUEUE_HERE: u8 = 23;
+    const REQUEUE_HERE: u8 = 24;
+    const PURGE_HERE: u8 = 25;
+    const LAST_HERE: u8 = Self::PURGE_HERE;
+    const WITHHELD: u8 = 26;
+    /// With how much of it is replicated, where that is not all.
+    const QUEUE_DECLARE_AS: u8 = 27;
+    const EXCHANGE_DECLARE_AS: u8 = 28;
+    const SCRUB: u8 = 29;
+
+    /// Whether [`Self::for_followers`] has something to say of a record with this tag.
+    pub(crate) fn is_here(tag: u8) -> bool {
+        (Self::FIRST_HERE..=Self::LAST_HERE).contains(&tag)
+    }
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -259,22 +351,38 @@ impl Record {
         match self {
             Self::EpochStart { primary, in_sync } => _ = w.u8(Self::EPOCH_START).identity(primary).members(in_sync),
             Self::InSyncSet { members } => _ = w.u8(Self::IN_SYNC_SET).members(members),
-            Self::ExchangeDeclare(spec) => write_exchange(w.u8(3), spec),
+            Self::ExchangeDeclare(spec) => write_exchange(w, [3, Self::EXCHANGE_DECLARE_AS], spec),
             Self::ExchangeDelete { name } => _ = w.u8(4).short(name.as_bytes()),
-            Self::QueueDeclare(spec) => write_queue(w.u8(5), spec),
+            Self::QueueDeclare(spec) => write_queue(w, [5, Self::QUEUE_DECLARE_AS], None, spec),
             Self::QueueDelete { queue } => _ = w.u8(6).u64(queue.0.0),
             Self::Bind(binding) => write_binding(w.u8(7), binding),
             Self::Unbind(binding) => write_binding(w.u8(8), binding),
             Self::Publish { targets, message } => {
                 w.u8(if message.parts.is_some() { Self::PUBLISH_IN_PARTS } else { Self::PUBLISH });
-                w.list(targets, |w, queue| _ = w.u64(queue.0.0));
+                w.queues(targets);
                 write_message(w, message);
             }
             Self::Staged { targets, message } => {
                 w.u8(if message.parts.is_some() { Self::STAGED_IN_PARTS } else { Self::STAGED });
-                w.list(targets, |w, queue| _ = w.u64(queue.0.0));
+                w.queues(targets);
                 write_message(w, message);
             }
+            Self::PublishHere { targets, here, message } => {
+                w.u8(if message.parts.is_some() { Self::PUBLISH_HERE_IN_PARTS } else { Self::PUBLISH_HERE });
+                w.queues(targets).queues(here);
+                write_message(w, message);
+            }
+            Self::StagedHere { targets, here, message } => {
+                w.u8(if message.parts.is_some() { Self::STAGED_HERE_IN_PARTS } else { Self::STAGED_HERE });
+                w.queues(targets).queues(here);
+                write_message(w, message);
+            }
+            Self::DequeueHere { queue, messages } => _ = w.u8(Self::DEQUEUE_HERE).u64(queue.0.0).indexes(messages),
+            Self::RequeueHere { queue, messages } => _ = w.u8(Self::REQUEUE_HERE).u64(queue.0.0).indexes(messages),
+            Self::PurgeHere { queue, up_to, except } => {
+                w.u8(Self::PURGE_HERE).u64(queue.0.0).u64(up_to.0).indexes(except);
+            }
+            Self::Withheld => _ = w.u8(Self::WITHHELD),
             Self::Transaction { staged, settled } => {
                 w.u8(Self::TRANSACTION).u32(*staged).list(settled, |w, settled| {
                     w.u64(settled.queue.0.0).indexes(&settled.dequeued).indexes(&settled.requeued);
@@ -292,7 +400,10 @@ impl Record {
     /// The part that is not copied: a message's body.
     pub fn body(&self) -> Body {
         match self {
-            Self::Publish { message, .. } | Self::Staged { message, .. } => message.body.clone(),
+            Self::Publish { message, .. }
+            | Self::PublishHere { message, .. }
+            | Self::Staged { message, .. }
+            | Self::StagedHere { message, .. } => message.body.clone(),
             Self::Part { body } => body.clone(),
             _ => Body::default(),
         }
@@ -304,9 +415,17 @@ impl Record {
         let record = match r.u8()? {
             Self::EPOCH_START => Self::EpochStart { primary: r.identity()?, in_sync: r.members()? },
             Self::IN_SYNC_SET => Self::InSyncSet { members: r.members()? },
-            3 => Self::ExchangeDeclare(read_exchange(&mut r)?),
+            3 => Self::ExchangeDeclare(read_exchange(&mut r, Replicate::All)?),
+            Self::EXCHANGE_DECLARE_AS => {
+                let replicate = read_replicate(&mut r)?;
+                Self::ExchangeDeclare(read_exchange(&mut r, replicate)?)
+            }
             4 => Self::ExchangeDelete { name: r.short()? },
-            5 => Self::QueueDeclare(read_queue(&mut r)?),
+            5 => Self::QueueDeclare(read_queue(&mut r, Replicate::All)?),
+            Self::QUEUE_DECLARE_AS => {
+                let replicate = read_replicate(&mut r)?;
+                Self::QueueDeclare(read_queue(&mut r, replicate)?)
+            }
             6 => Self::QueueDelete { queue: r.queue()? },
             7 => Self::Bind(read_binding(&mut r)?),
             8 => Self::Unbind(read_binding(&mut r)?),
@@ -318,6 +437,20 @@ impl Record {
                 targets: r.queues()?,
                 message: read_message(&mut r, tag == Self::STAGED_IN_PARTS, body)?,
             },
+            tag @ (Self::PUBLISH_HERE | Self::PUBLISH_HERE_IN_PARTS) => {
+                let (targets, here) = (r.queues()?, r.queues()?);
+                let message = read_message(&mut r, tag == Self::PUBLISH_HERE_IN_PARTS, body)?;
+                Self::PublishHere { targets, here, message }
+            }
+            tag @ (Self::STAGED_HERE | Self::STAGED_HERE_IN_PARTS) => {
+                let (targets, here) = (r.queues()?, r.queues()?);
+                let message = read_message(&mut r, tag == Self::STAGED_HERE_IN_PARTS, body)?;
+                Self::StagedHere { targets, here, message }
+            }
+            Self::DEQUEUE_HERE => Self::DequeueHere { queue: r.queue()?, messages: r.indexes()? },
+            Self::REQUEUE_HERE => Self::RequeueHere { queue: r.queue()?, messages: r.indexes()? },
+            Self::PURGE_HERE => Self::PurgeHere { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
+            Self::WITHHELD => Self::Withheld,
             Self::TRANSACTION => Self::Transaction { staged: r.u32()?, settled: read_settled(&mut r)? },
             Self::PART => Self::Part { body },
             Self::DISCARD => Self::Discard { parts: r.indexes()? },
@@ -348,8 +481,9 @@ impl BasePiece {
                     .list(epochs, |w, start| _ = w.position(*start))
                     .members(in_sync);
             }
-            Self::Exchange(spec) => write_exchange(w.u8(2), spec),
-            Self::Queue { id, spec } => write_queue(w.u8(3).u64(id.0.0), spec),
+            Self::Exchange(spec) => write_exchange(w, [2, 13], spec),
+            Self::Queue { id, spec } => write_queue(w, [3, 14], Some(*id), spec),
+            Self::Writer { store } => _ = w.u8(15).u128(store.0),
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
             Self::Message { queue, index, delivery_count, message } => {
@@ -383,8 +517,17 @@ impl BasePiece {
                 let epochs = (0..r.count(16)?).map(|_| r.position()).collect::<Result<_, _>>()?;
                 Self::Start { sync_point, epochs, in_sync: r.members()? }
             }
-            2 => Self::Exchange(read_exchange(&mut r)?),
-            3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r)? },
+            2 => Self::Exchange(read_exchange(&mut r, Replicate::All)?),
+            13 => {
+                let replicate = read_replicate(&mut r)?;
+                Self::Exchange(read_exchange(&mut r, replicate)?)
+            }
+            3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r, Replicate::All)? },
+            14 => {
+                let replicate = read_replicate(&mut r)?;
+                Self::Queue { id: r.queue()?, spec: read_queue(&mut r, replicate)? }
+            }
+            15 => Self::Writer { store: StoreId(r.u128()?) },
             4 => Self::Binding(read_binding(&mut r)?),
             5 => Self::TopologyEnd,
             tag @ (Self::MESSAGE | Self::MESSAGE_IN_PARTS) => Self::Message {
@@ -511,18 +654,36 @@ fn read_parts(r: &mut Reader) -> Result<Vec<PartRef>, RecordError> {
     Ok(parts)
 }
 
-fn write_exchange(w: &mut Writer<'_>, spec: &ExchangeSpec) {
+/// The first tag where all is replicated, else the second and how much is.
+fn write_replicate<'w, 'a>(w: &'w mut Writer<'a>, [plain, other]: [u8; 2], replicate: Replicate) -> &'w mut Writer<'a> {
+    match replicate {
+        Replicate::All => w.u8(plain),
+        Replicate::Configuration => w.u8(other).u8(1),
+        Replicate::Nothing => w.u8(other).u8(2),
+    }
+}
+
+fn read_replicate(r: &mut Reader) -> Result<Replicate, RecordError> {
+    match r.u8()? {
+        1 => Ok(Replicate::Configuration),
+        2 => Ok(Replicate::Nothing),
+        other => Err(RecordError::Malformed { what: "replication", value: other.into() }),
+    }
+}
+
+fn write_exchange(w: &mut Writer<'_>, tags: [u8; 2], spec: &ExchangeSpec) {
     let kind = match spec.kind {
         ExchangeKind::Direct => 1,
         ExchangeKind::Fanout => 2,
         ExchangeKind::Topic => 3,
         ExchangeKind::Headers => 4,
     };
+    let w = write_replicate(w, tags, spec.replicate);
     w.short(spec.name.as_bytes()).u8(kind).bool(spec.durable).bool(spec.auto_delete).bool(spec.internal);
     w.bytes(&spec.arguments);
 }
 
-fn read_exchange(r: &mut Reader) -> Result<ExchangeSpec, RecordError> {
+fn read_exchange(r: &mut Reader, replicate: Replicate) -> Result<ExchangeSpec, RecordError> {
     let name = r.short()?;
     let kind = match r.u8()? {
         1 => ExchangeKind::Direct,
@@ -537,18 +698,24 @@ fn read_exchange(r: &mut Reader) -> Result<ExchangeSpec, RecordError> {
         durable: r.bool()?,
         auto_delete: r.bool()?,
         internal: r.bool()?,
+        replicate,
         arguments: r.bytes()?,
     })
 }
 
-fn write_queue(w: &mut Writer<'_>, spec: &QueueSpec) {
+fn write_queue(w: &mut Writer<'_>, tags: [u8; 2], id: Option<QueueId>, spec: &QueueSpec) {
+    let w = write_replicate(w, tags, spec.replicate);
+    if let Some(id) = id {
+        w.u64(id.0.0);
+    }
     w.short(spec.name.as_bytes()).bool(spec.durable).bool(spec.exclusive).bool(spec.auto_delete);
     w.bytes(&spec.arguments);
 }
 
-fn read_queue(r: &mut Reader) -> Result<QueueSpec, RecordError> {
+fn read_queue(r: &mut Reader, replicate: Replicate) -> Result<QueueSpec, RecordError> {
     let name = r.short()?;
-    Ok(QueueSpec { name, durable: r.bool()?, exclusive: r.bool()?, auto_delete: r.bool()?, arguments: r.bytes()? })
+    let (durable, exclusive, auto_delete) = (r.bool()?, r.bool()?, r.bool()?);
+    Ok(QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments: r.bytes()? })
 }
 
 fn write_binding(w: &mut Writer<'_>, binding: &Binding) {

@@ -184,6 +184,10 @@ impl Writer<'_> {
         self.list(items, |w, index| _ = w.u64(index.0))
     }
 
+    pub(crate) fn queues(&mut self, items: &[QueueId]) -> &mut Self {
+        self.list(items, |w, queue| _ = w.u64(queue.0.0))
+    }
+
     pub(crate) fn position(&mut self, position: Position) -> &mut Self {
         self.u64(position.epoch.0).u64(position.index.0)
     }
@@ -201,7 +205,7 @@ impl Writer<'_> {
         })
     }
 
-    fn u128(&mut self, value: u128) -> &mut Self {
+    pub(crate) fn u128(&mut self, value: u128) -> &mut Self {
         self.0.put_u128_le(value);
         self
     }

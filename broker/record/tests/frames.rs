@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, FRAME_HEADER_BYTES, Frame, FrameError,
     HeldMessage, Identity, Index, Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record,
-    ReplicaName, Rope, Settled, ShortStr, StoreId, peek_header,
+    ReplicaName, Replicate, Rope, Settled, ShortStr, StoreId, peek_header,
 };
 
 fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
@@ -68,22 +68,30 @@ fn message() -> impl Strategy<Value = Message> {
 
 fn exchange() -> impl Strategy<Value = ExchangeSpec> {
     let kinds = [ExchangeKind::Direct, ExchangeKind::Fanout, ExchangeKind::Topic, ExchangeKind::Headers];
-    (short(), prop::sample::select(kinds.to_vec()), any::<[bool; 3]>(), bytes(50)).prop_map(
-        |(name, kind, [durable, auto_delete, internal], arguments)| ExchangeSpec {
+    (short(), prop::sample::select(kinds.to_vec()), any::<[bool; 3]>(), replicate(), bytes(50)).prop_map(
+        |(name, kind, [durable, auto_delete, internal], replicate, arguments)| ExchangeSpec {
             name,
             kind,
             durable,
             auto_delete,
             internal,
+            replicate,
             arguments,
         },
     )
 }
 
 fn queue_spec() -> impl Strategy<Value = QueueSpec> {
-    (short(), any::<[bool; 3]>(), bytes(50)).prop_map(|(name, [durable, exclusive, auto_delete], arguments)| {
-        QueueSpec { name, durable, exclusive, auto_delete, arguments }
-    })
+    (short(), any::<[bool; 3]>(), replicate(), bytes(50)).prop_map(
+        |(name, [durable, exclusive, auto_delete], replicate, arguments)| QueueSpec {
+            name,
+            durable,
+            exclusive,
+            auto_delete,
+            replicate,
+            arguments,
+        },
+    )
 }
 
 fn binding() -> impl Strategy<Value = Binding> {
@@ -101,6 +109,10 @@ fn settled() -> impl Strategy<Value = Settled> {
     (queue(), indexes(), indexes()).prop_map(|(queue, dequeued, requeued)| Settled { queue, dequeued, requeued })
 }
 
+fn replicate() -> impl Strategy<Value = Replicate> {
+    prop_oneof![Just(Replicate::All), Just(Replicate::Configuration), Just(Replicate::Nothing)]
+}
+
 fn record() -> impl Strategy<Value = Record> {
     let indexes = || vec(index(), 0..20);
     prop_oneof![
@@ -115,6 +127,20 @@ fn record() -> impl Strategy<Value = Record> {
         (vec(queue(), 0..9), message()).prop_map(|(targets, message)| Record::Publish { targets, message }),
         (vec(queue(), 0..9), message()).prop_map(|(targets, message)| Record::Staged { targets, message }),
         (any::<u32>(), vec(settled(), 0..5)).prop_map(|(staged, settled)| Record::Transaction { staged, settled }),
+        (vec(queue(), 0..9), vec(queue(), 0..9), message()).prop_map(|(targets, here, message)| Record::PublishHere {
+            targets,
+            here,
+            message
+        }),
+        (vec(queue(), 0..9), vec(queue(), 0..9), message()).prop_map(|(targets, here, message)| Record::StagedHere {
+            targets,
+            here,
+            message
+        }),
+        (queue(), indexes()).prop_map(|(queue, messages)| Record::DequeueHere { queue, messages }),
+        (queue(), indexes()).prop_map(|(queue, messages)| Record::RequeueHere { queue, messages }),
+        (queue(), index(), indexes()).prop_map(|(queue, up_to, except)| Record::PurgeHere { queue, up_to, except }),
+        Just(Record::Withheld),
         body().prop_map(|body| Record::Part { body }),
         indexes().prop_map(|parts| Record::Discard { parts }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Dequeue { queue, messages }),

@@ -5,8 +5,8 @@ use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
-    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, ReplicaName, Rope, Settled, ShortStr,
-    StateDigest, StoreId,
+    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, RecordError, ReplicaName, Replicate,
+    Rope, Settled, ShortStr, StateDigest, StoreId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -65,12 +65,27 @@ fn parts() -> Vec<PartRef> {
 
 fn exchange(kind: ExchangeKind) -> ExchangeSpec {
     let arguments = Bytes::from_static(b"\x01kt\x01");
-    ExchangeSpec { name: short("ex"), kind, durable: true, auto_delete: false, internal: true, arguments }
+    ExchangeSpec {
+        name: short("ex"),
+        kind,
+        durable: true,
+        auto_delete: false,
+        internal: true,
+        replicate: Replicate::All,
+        arguments,
+    }
 }
 
 fn queue_spec() -> QueueSpec {
     let arguments = Bytes::from_static(b"\x01kt\x01");
-    QueueSpec { name: short("orders"), durable: true, exclusive: false, auto_delete: true, arguments }
+    QueueSpec {
+        name: short("orders"),
+        durable: true,
+        exclusive: false,
+        auto_delete: true,
+        replicate: Replicate::All,
+        arguments,
+    }
 }
 
 fn binding(destination: Destination) -> Binding {
@@ -277,6 +292,152 @@ fn transaction() {
             00
         "#]],
     );
+}
+
+#[test]
+fn declared_as_not_all_replicated() {
+    let spec = |replicate| QueueSpec { replicate, ..queue_spec() };
+    check_record(
+        &Record::QueueDeclare(spec(Replicate::Configuration)),
+        &expect![[r#"
+            1b01066f726465727301000104000000
+            016b7401
+        "#]],
+    );
+    check_record(
+        &Record::ExchangeDeclare(ExchangeSpec { replicate: Replicate::Nothing, ..exchange(ExchangeKind::Fanout) }),
+        &expect![[r#"
+            1c020265780201000104000000016b74
+            01
+        "#]],
+    );
+    check_piece(
+        &BasePiece::Queue { id: queue(9), spec: spec(Replicate::Nothing) },
+        &expect![[r#"
+            0e020900000000000000066f72646572
+            7301000104000000016b7401
+        "#]],
+    );
+    check_piece(
+        &BasePiece::Exchange(ExchangeSpec { replicate: Replicate::Configuration, ..exchange(ExchangeKind::Topic) }),
+        &expect![[r#"
+            0d010265780301000104000000016b74
+            01
+        "#]],
+    );
+    for tag in [27, 28] {
+        let all = Bytes::copy_from_slice(&[tag, 0]);
+        let refused = Record::decode(all, Body::default());
+        assert_eq!(refused, Err(RecordError::Malformed { what: "replication", value: 0 }), "all has its own tag");
+    }
+}
+
+#[test]
+fn base_writer() {
+    check_piece(
+        &BasePiece::Writer { store: StoreId(0xabc) },
+        &expect![[r#"
+            0fbc0a00000000000000000000000000
+            00
+        "#]],
+    );
+}
+
+/// Each with what a follower has in its place.
+#[test]
+fn records_for_one_log_only() {
+    let publish = |targets, message| Record::PublishHere { targets, here: vec![queue(7)], message };
+    let stage = |targets, message| Record::StagedHere { targets, here: vec![queue(7)], message };
+    let check = |record: Record, follower: &Record, expected: &Expect| {
+        check_record(&record, expected);
+        let position = Position::new(Epoch(3), Index(7));
+        let frame = Frame::record(position, Index(6), &record, &mut BytesMut::new()).for_followers().unwrap();
+        assert_eq!((frame.position, frame.committed), (position, Index(6)));
+        assert_eq!(frame.decode_record().as_ref(), Ok(follower));
+        // What it has is the same for whoever follows it.
+        assert_eq!(frame.clone().for_followers(), Ok(frame));
+    };
+    check(
+        publish(vec![], message()),
+        &Record::Withheld,
+        &expect![[r#"
+            13000000000100000007000000000000
+            000109616d712e746f70696303612e62
+            03000000100002
+        "#]],
+    );
+    check(
+        publish(vec![queue(5)], message_in_parts()),
+        &Record::Publish { targets: vec![queue(5)], message: message_in_parts() },
+        &expect![[r#"
+            14010000000500000000000000010000
+            0007000000000000000109616d712e74
+            6f70696303612e620300000010000202
+            000000278080200204
+        "#]],
+    );
+    let parts = parts().iter().map(|part| part.index).collect();
+    check(
+        publish(vec![], message_in_parts()),
+        &Record::Discard { parts },
+        &expect![[r#"
+            14000000000100000007000000000000
+            000109616d712e746f70696303612e62
+            03000000100002020000002780802002
+            04
+        "#]],
+    );
+    check(
+        stage(vec![queue(5)], message()),
+        &Record::Staged { targets: vec![queue(5)], message: message() },
+        &expect![[r#"
+            15010000000500000000000000010000
+            0007000000000000000109616d712e74
+            6f70696303612e6203000000100002
+        "#]],
+    );
+    let shell = Message { properties: Bytes::new(), body: Body::default(), ..message_in_parts() };
+    check(
+        stage(vec![], message_in_parts()),
+        &Record::Staged { targets: vec![], message: shell },
+        &expect![[r#"
+            16000000000100000007000000000000
+            000109616d712e746f70696303612e62
+            03000000100002020000002780802002
+            04
+        "#]],
+    );
+    check(
+        Record::DequeueHere { queue: queue(7), messages: vec![Index(9)] },
+        &Record::Withheld,
+        &expect![[r#"
+            17070000000000000001000000090000
+            0000000000
+        "#]],
+    );
+    check(
+        Record::RequeueHere { queue: queue(7), messages: vec![Index(9)] },
+        &Record::Withheld,
+        &expect![[r#"
+            18070000000000000001000000090000
+            0000000000
+        "#]],
+    );
+    check(
+        Record::PurgeHere { queue: queue(7), up_to: Index(9), except: vec![] },
+        &Record::Withheld,
+        &expect![[r#"
+            19070000000000000009000000000000
+            0000000000
+        "#]],
+    );
+    check_record(
+        &Record::Withheld,
+        &expect![[r#"
+            1a
+        "#]],
+    );
+    assert_eq!(Record::Part { body: Body::default() }.for_followers(), None);
 }
 
 #[test]
@@ -512,9 +673,17 @@ fn a_frame_knows_its_message() {
     let frame = Frame::record(position, Index(0), &publish, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(7)));
     assert_eq!(frame.detached_message(), Ok(Some(message())));
-    let staged = Record::Staged { targets: vec![queue(5)], message: message() };
-    let frame = Frame::record(position, Index(0), &staged, &mut BytesMut::new());
-    assert_eq!((frame.message_index(), frame.detached_message()), (Some(Index(7)), Ok(Some(message()))));
+    let targets = || vec![queue(5)];
+    for record in [
+        Record::Staged { targets: targets(), message: message() },
+        Record::PublishHere { targets: vec![], here: targets(), message: message() },
+        Record::PublishHere { targets: vec![], here: targets(), message: message_in_parts() },
+        Record::StagedHere { targets: vec![], here: targets(), message: message() },
+    ] {
+        let frame = Frame::record(position, Index(0), &record, &mut BytesMut::new());
+        assert_eq!(frame.message_index(), Some(Index(7)));
+        assert_eq!(frame.detached_message().unwrap().unwrap().body, message().body);
+    }
     let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() };
     let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(42)));
@@ -567,11 +736,11 @@ fn scrub() {
     check_record(
         &Record::Scrub { digests: vec![topology, slice] },
         &expect![[r#"
-        18020000000106000000000000000200
-        000000000000edfe0000000000000205
-        000000000000001000000000000000ff
-        ffffffffffffff0300000000000000ef
-        be000000000000
-    "#]],
+            1d020000000106000000000000000200
+            000000000000edfe0000000000000205
+            000000000000001000000000000000ff
+            ffffffffffffff0300000000000000ef
+            be000000000000
+        "#]],
     );
 }

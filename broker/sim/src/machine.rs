@@ -14,7 +14,7 @@ use understudy_node::{
     BacklogReply, CheckpointId, CheckpointOrder, CheckpointWorker, JournalWorker, Node, NodeConfig, Order, Outgoing,
     Rebuild, Shared,
 };
-use understudy_record::{Frame, Identity, Index, ProcessId, ReplicaName, StoreId};
+use understudy_record::{Frame, Identity, Index, ProcessId, ReplicaName, Replicate, StoreId};
 
 use crate::around::SimAround;
 use crate::elector::Sight;
@@ -143,6 +143,7 @@ impl Machine {
         self.store = Some(identity.store);
         let config = NodeConfig {
             replicas: (0..plan.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
+            replicate: Replicate::All,
             scrub_interval: plan.scrub_interval,
             accept_differences: false,
             seed,

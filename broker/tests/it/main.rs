@@ -20,6 +20,7 @@ mod large;
 mod min_in_sync;
 mod relay;
 mod scrub;
+mod selective;
 mod storage;
 mod switchover;
 mod transactions;

@@ -95,7 +95,10 @@ impl Desk {
         loop {
             let more = self.core.deliver(&mut out);
             for (index, record) in out.records.drain(..) {
-                if let Record::Publish { message, .. } | Record::Staged { message, .. } = record {
+                if let Record::Publish { message, .. }
+                | Record::PublishHere { message, .. }
+                | Record::Staged { message, .. } = record
+                {
                     self.store.insert(index, as_read(&message));
                 }
             }

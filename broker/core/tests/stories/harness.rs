@@ -12,8 +12,8 @@ use understudy_core::{
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Position, ProcessId, Record,
-    ReplicaName, Settled, ShortStr, StoreId,
+    BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Position, ProcessId, QueueId,
+    Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
 };
 
 pub(crate) struct Story {
@@ -41,9 +41,10 @@ pub(crate) struct Store {
 impl Store {
     pub(crate) fn note(&mut self, index: Index, record: &Record) {
         match record {
-            Record::Publish { message, .. } | Record::Staged { message, .. } => {
-                _ = self.messages.insert(index, as_read(message))
-            }
+            Record::Publish { message, .. }
+            | Record::PublishHere { message, .. }
+            | Record::Staged { message, .. }
+            | Record::StagedHere { message, .. } => _ = self.messages.insert(index, as_read(message)),
             Record::Part { body } => _ = self.parts.insert(index, body.clone()),
             _ => {}
         }
@@ -211,6 +212,16 @@ impl Story {
         }
     }
 
+    /// What messages say stands in this one's log.
+    pub(crate) fn read_from(&mut self, other: &Self) {
+        self.store = other.store.clone();
+    }
+
+    /// Of a step that was no client's.
+    pub(crate) fn take_outputs(&mut self, out: Outputs) {
+        self.write_down(out);
+    }
+
     fn write_down(&mut self, out: Outputs) {
         for (index, record) in out.records {
             writeln!(self.text, "log {index} {}", describe_record(&record)).unwrap();
@@ -256,12 +267,23 @@ impl Story {
         std::mem::take(&mut self.text)
     }
 
-    /// A second replica that has applied the whole log.
+    /// A second replica that has applied the whole log, as followers get it.
     pub(crate) fn replica(&self) -> Core {
         let mut core = Core::new(2);
+        self.log.iter().for_each(|(index, record)| core.apply(*index, &as_followed(record)).unwrap());
+        core
+    }
+
+    /// This replica, started again.
+    pub(crate) fn own(&self) -> Core {
+        let mut core = Core::new(3);
         self.log.iter().for_each(|(index, record)| core.apply(*index, record).unwrap());
         core
     }
+}
+
+pub(crate) fn as_followed(record: &Record) -> Record {
+    record.for_followers().unwrap_or_else(|| record.clone())
 }
 
 /// What is read of it somewhere else: its list of parts is another one.
@@ -275,6 +297,7 @@ pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
     let start = BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
     let mut pieces = vec![start];
     pieces.extend(core.snapshot_topology());
+    pieces.extend(core.writer());
     pieces.push(BasePiece::TopologyEnd);
     for (queue, ..) in core.queues() {
         let chunk = core.held_chunk(queue, sync_point.next(), sync_point, usize::MAX);
@@ -464,12 +487,14 @@ pub(crate) fn describe_record(record: &Record) -> String {
         Record::ExchangeDeclare(spec) => {
             let flags =
                 flags(&[("durable", spec.durable), ("auto-delete", spec.auto_delete), ("internal", spec.internal)]);
-            format!("declare {} exchange {}{flags}", spec.kind.name(), spec.name)
+            format!("declare {} exchange {}{flags}{}", spec.kind.name(), spec.name, replication(spec.replicate))
         }
         Record::ExchangeDelete { name } => format!("delete exchange {name}"),
         Record::QueueDeclare(spec) => {
             let flags = [("durable", spec.durable), ("exclusive", spec.exclusive), ("auto-delete", spec.auto_delete)];
-            format!("declare queue {}{}", spec.name, self::flags(&flags))
+            // An exclusive one never is.
+            let replicate = if spec.exclusive { Replicate::All } else { spec.replicate };
+            format!("declare queue {}{}{}", spec.name, self::flags(&flags), replication(replicate))
         }
         Record::QueueDelete { queue } => format!("delete queue #{queue}"),
         Record::Bind(binding) => format!("bind {}", describe_binding(binding)),
@@ -479,6 +504,22 @@ pub(crate) fn describe_record(record: &Record) -> String {
             let flags = flags(&[("persistent", message.persistent)]);
             format!("publish {} to {}{flags}", describe_message(message), targets.join(" "))
         }
+        Record::PublishHere { targets, here, message } => {
+            let flags = flags(&[("persistent", message.persistent)]);
+            let (targets, here) = (numbers(targets), numbers(here));
+            format!("publish {} to {targets}here {}{flags}", describe_message(message), here.trim_end())
+        }
+        Record::StagedHere { targets, here, message } => {
+            let flags = flags(&[("persistent", message.persistent)]);
+            let (targets, here) = (numbers(targets), numbers(here));
+            format!("staged {} for {targets}here {}{flags}", describe_message(message), here.trim_end())
+        }
+        Record::DequeueHere { queue, messages } => format!("dequeue {} from #{queue} here", list(messages)),
+        Record::RequeueHere { queue, messages } => format!("requeue {} in #{queue} here", list(messages)),
+        Record::PurgeHere { queue, up_to, except } => {
+            format!("purge #{queue} here up to {up_to} except [{}]", list(except))
+        }
+        Record::Withheld => "withheld".to_owned(),
         Record::Staged { targets, message } => {
             let targets: Vec<_> = targets.iter().map(|queue| format!("#{queue}")).collect();
             let flags = flags(&[("persistent", message.persistent)]);
@@ -551,6 +592,18 @@ fn describe_effect(kind: &EffectKind) -> String {
         EffectKind::TxCommitOk => "tx.commit-ok".to_owned(),
         EffectKind::TxRollbackOk => "tx.rollback-ok".to_owned(),
     }
+}
+
+fn replication(replicate: Replicate) -> &'static str {
+    match replicate {
+        Replicate::All => "",
+        Replicate::Configuration => " replicated as configuration",
+        Replicate::Nothing => " not replicated",
+    }
+}
+
+fn numbers(queues: &[QueueId]) -> String {
+    queues.iter().map(|queue| format!("#{queue} ")).collect()
 }
 
 fn redelivery(redelivered: bool, delivery_count: u32) -> String {

@@ -15,6 +15,7 @@ mod memory;
 mod random;
 mod replicas;
 mod scrub;
+mod selective;
 mod settling;
 mod topology;
 mod transactions;

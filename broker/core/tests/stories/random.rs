@@ -91,6 +91,8 @@ fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         6 => (name(), flags()).prop_map(|(name, flags)| declare(name, flags)),
         1 => (name(), flags()).prop_map(|(name, flags)| delete(name, flags)),
+        3 => Just(declare_with("c", "", arguments(&[("x-understudy-replicate", text_value("none"))]))),
+        2 => Just(declare_with("b", "durable", arguments(&[("x-understudy-replicate", text_value("configuration"))]))),
         1 => name().prop_map(purge),
         3 => (exchange_name(), flags()).prop_map(|(name, flags)| exchange(name, kind_of(name), flags)),
         1 => (exchange_name(), flags()).prop_map(|(name, flags)| delete_exchange(name, flags)),
@@ -329,7 +331,10 @@ impl Checkpoint {
 
 struct World {
     core: Core,
+    /// A follower.
     plain: Core,
+    /// What the primary's own log gives again.
+    own: Core,
     sync: Option<Sync>,
     checkpoint: Option<Checkpoint>,
     scrub: ScrubPass,
@@ -356,6 +361,7 @@ impl World {
             scrub: core.begin_scrub(),
             core,
             plain: Core::new(2),
+            own: Core::new(3),
             sync: None,
             checkpoint: None,
             store: Store::default(),
@@ -462,11 +468,15 @@ impl World {
             self.loads.push(load);
         }
         for (index, record) in out.records {
-            if let Record::Publish { message, .. } | Record::Staged { message, .. } = &record {
+            if let Record::Publish { message, .. }
+            | Record::PublishHere { message, .. }
+            | Record::Staged { message, .. }
+            | Record::StagedHere { message, .. } = &record
+            {
                 self.indexes.insert(message.body.to_contiguous(), index);
             }
             match record {
-                Record::Staged { .. } => self.staged.push(index),
+                Record::Staged { .. } | Record::StagedHere { .. } => self.staged.push(index),
                 Record::Transaction { .. } => {
                     self.decisions.extend(self.staged.drain(..).map(|staged| (staged, index)))
                 }
@@ -476,15 +486,23 @@ impl World {
             let record = match record {
                 Record::Publish { targets, message } => Record::Publish { targets, message: as_read(&message) },
                 Record::Staged { targets, message } => Record::Staged { targets, message: as_read(&message) },
+                Record::PublishHere { targets, here, message } => {
+                    Record::PublishHere { targets, here, message: as_read(&message) }
+                }
+                Record::StagedHere { targets, here, message } => {
+                    Record::StagedHere { targets, here, message: as_read(&message) }
+                }
                 record => record,
             };
-            self.plain.apply(index, &record).unwrap();
+            self.own.apply(index, &record).unwrap();
+            assert_eq!(self.own.take_difference(), None);
+            self.plain.apply(index, &as_followed(&record)).unwrap();
             assert_eq!(self.plain.take_difference(), None);
-            if let Some(checkpoint) = &mut self.checkpoint {
-                checkpoint.records.push((index, record.clone()));
-            }
             if let Some(sync) = &mut self.sync {
-                sync.records.push_back((index, record));
+                sync.records.push_back((index, as_followed(&record)));
+            }
+            if let Some(checkpoint) = &mut self.checkpoint {
+                checkpoint.records.push((index, record));
             }
         }
         for effect in out.effects {
@@ -514,8 +532,7 @@ impl World {
             let sync_point = checkpoint.sync_point;
             let recovered = checkpoint.recover(&mut self.core, &self.sending);
             self.core.end_sync(sync_point);
-            let text = recovered.replicated_text();
-            assert_eq!(text, self.core.replicated_text(), "recovered from a checkpoint at {sync_point}");
+            assert_eq!(recovered.own_text(), self.core.own_text(), "recovered from a checkpoint at {sync_point}");
             assert_eq!(recovered.digest(), self.core.digest());
             assert_eq!((recovered.resident_bytes(), recovered.resident_messages()), (0, 0), "all is stored");
             recovered.assert_consistent();
@@ -586,6 +603,8 @@ proptest! {
         prop_assert_eq!(world.plain.resident_bytes(), 0);
         prop_assert_eq!(world.plain.replicated_text(), world.core.replicated_text());
         prop_assert_eq!(world.plain.digest(), world.core.digest());
+        prop_assert_eq!(world.own.own_text(), world.core.own_text());
+        world.plain.assert_consistent();
         // When all clients are gone nothing is held back.
         (1..4).for_each(|connection| world.happen(Event::CloseConnection(connection)));
         let stats = world.core.stats();

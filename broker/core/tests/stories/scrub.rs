@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use expect_test::expect;
 use understudy_core::{Core, Outputs};
-use understudy_record::{BasePiece, Index, QueueId, QueueSpec, Record};
+use understudy_record::{BasePiece, Index, QueueId, QueueSpec, Record, Replicate};
 
 use crate::harness::*;
 
@@ -142,13 +142,16 @@ fn a_queue_that_a_replica_lacks_is_named() {
 
 #[test]
 fn nothing_is_written_that_an_older_replica_does_not_know() {
-    let mut story = some_state();
-    let (mut pass, mut out) = (story.core.begin_scrub(), Outputs::default());
-    story.core.set_cluster_version(1);
-    assert_eq!(story.core.scrub(&mut pass, 9, &mut out), None);
+    let mut core = Core::new(1);
+    let mut out = Outputs::default();
+    core.append(epoch_start(), &mut out);
+    core.promote(&mut out);
+    out.records.clear();
+    let mut pass = core.begin_scrub();
+    assert_eq!(core.scrub(&mut pass, 9, &mut out), None);
     assert!(out.records.is_empty() && !pass.is_done());
-    story.core.set_cluster_version(2);
-    assert!(story.core.scrub(&mut pass, 9, &mut out).is_some());
+    core.set_cluster_version(2);
+    assert!(core.scrub(&mut pass, 9, &mut out).is_some());
 }
 
 #[test]
@@ -171,32 +174,47 @@ fn a_pass_goes_on_over_queues_that_come_and_go() {
 
 /// Changes one thing that a checkpoint says; `None` if there is nothing of the kind.
 pub(crate) fn alter(pieces: &mut Vec<BasePiece>, whichever: usize) -> Option<()> {
-    let place = |wanted: fn(&BasePiece) -> bool| {
+    // What a queue that is not replicated holds is compared with nobody's.
+    let shared = |queue: &QueueId| {
+        let spec = |piece: &BasePiece| matches!(piece, BasePiece::Queue { id, spec } if id == queue && spec.replicate == Replicate::All);
+        pieces.iter().any(spec)
+    };
+    let shared_message = |index: &Index| {
+        let holds = |piece: &BasePiece| matches!(piece, BasePiece::Held { queue, messages } if shared(queue) && messages.iter().any(|held| held.index == *index));
+        pieces.iter().any(holds)
+    };
+    let place = |wanted: &dyn Fn(&BasePiece) -> bool| {
         let places: Vec<_> = pieces.iter().enumerate().filter(|(_, piece)| wanted(piece)).map(|(at, _)| at).collect();
         (!places.is_empty()).then(|| places[whichever / 8 % places.len()])
     };
-    let held = || place(|piece| matches!(piece, BasePiece::Held { messages, .. } if !messages.is_empty()));
+    let held = || {
+        place(&|piece| matches!(piece, BasePiece::Held { queue, messages } if !messages.is_empty() && shared(queue)))
+    };
     match whichever % 8 {
-        0 => _ = pieces.remove(place(|piece| matches!(piece, BasePiece::Binding(_)))?),
+        0 => _ = pieces.remove(place(&|piece| matches!(piece, BasePiece::Binding(_)))?),
         1 => {
-            let at = place(|piece| matches!(piece, BasePiece::Queue { .. }))?;
+            let at = place(&|piece| matches!(piece, BasePiece::Queue { .. }))?;
             let BasePiece::Queue { spec, .. } = &mut pieces[at] else { return None };
             spec.durable = !spec.durable;
         }
         2 => {
-            let at = place(|piece| matches!(piece, BasePiece::Exchange(_)))?;
+            let at = place(&|piece| matches!(piece, BasePiece::Exchange(_)))?;
             let BasePiece::Exchange(spec) = &mut pieces[at] else { return None };
             spec.internal = !spec.internal;
         }
-        3 => _ = pieces.remove(place(|piece| matches!(piece, BasePiece::Parts { .. }))?),
+        3 => {
+            _ = pieces
+                .remove(place(&|piece| matches!(piece, BasePiece::Parts { message, .. } if shared_message(message)))?)
+        }
         4 => {
-            let at = place(|piece| *piece == BasePiece::TopologyEnd)?;
+            let at = place(&|piece| *piece == BasePiece::TopologyEnd)?;
             let spec = QueueSpec {
                 name: short("one too many"),
                 durable: false,
                 exclusive: false,
                 auto_delete: false,
                 arguments: Bytes::new(),
+                replicate: Replicate::All,
             };
             let id = QueueId(Index(0));
             pieces.insert(at, BasePiece::Queue { id, spec });

@@ -306,8 +306,8 @@ fn a_connection_s_exclusive_queue_can_be_used_by_it_and_published_to_by_all() {
             1/1 > queue.declare-ok mine, 0 messages, 0 consumers
             1/2 > queue.declare-ok mine, 0 messages, 0 consumers
             1/2 > consume-ok c
-            log 2 publish 'from another' to #1
-            log 3 dequeue 2 from #1
+            log 2 publish 'from another' to here #1
+            log 3 dequeue 2 from #1 here
             1/2 > deliver 1 to c: 'from another'
         "#]]);
 }

@@ -292,6 +292,7 @@ impl CheckpointSeen {
             BasePiece::Parts { message, parts } => census.count_parts(*message, parts),
             BasePiece::Start { .. }
             | BasePiece::TopologyEnd
+            | BasePiece::Writer { .. }
             | BasePiece::Message { .. }
             | BasePiece::Part { .. }
             | BasePiece::QueueDone { .. }

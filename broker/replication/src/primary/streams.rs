@@ -65,6 +65,11 @@ impl Primary {
         frames: Vec<Frame>,
         out: &mut Vec<PrimaryOutput>,
     ) {
+        // The one place where frames leave for a follower, from memory or from the log.
+        let frames: Vec<Frame> = match frames.into_iter().map(Frame::for_followers).collect() {
+            Ok(frames) => frames,
+            Err(error) => return self.close(now, stream, &format!("a record cannot be read: {error}"), out),
+        };
         let committed = self.commit.committed();
         let Some(follower) = self.followers.get_mut(&stream) else { return };
         follower.last_sent = now;
