@@ -5,6 +5,7 @@
 //! knows no clock and no AMQP grammar (properties and argument tables are raw bytes here).
 
 mod body;
+mod fields;
 mod frame;
 mod ids;
 mod record;
