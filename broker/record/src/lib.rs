@@ -6,6 +6,7 @@
 
 mod alarms;
 mod body;
+mod fields;
 mod frame;
 mod ids;
 mod record;

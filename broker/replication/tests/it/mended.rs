@@ -309,3 +309,35 @@ fn a_disk_with_little_room_keeps_records_only_for_who_is_here() {
     p.handle_stream_closed(at(10), StreamId(2), &mut out);
     assert_eq!((p.retain_from(true), p.retain_from(false)), (Index(2), Index(u64::MAX)));
 }
+
+fn here(index: u64, bytes: usize) -> Frame {
+    let Ok(Record::Publish { targets: here, message }) = frame(index, bytes, 0).decode_record() else {
+        panic!("it publishes")
+    };
+    let record = Record::PublishHere { targets: Vec::new(), here, message };
+    Frame::record(Position { epoch: Epoch(1), index: Index(index) }, Index(0), &record, &mut BytesMut::new())
+}
+
+/// From memory and from the log alike; and the publisher waits for its bytes on the own disk as for others.
+#[test]
+fn what_is_not_replicated_reaches_no_follower_and_counts_here() {
+    let (mut p, mut out) = pair();
+    out.clear();
+    p.handle_appended(at(3), &[here(2, 1 << 20), frame(3, 10, 1)], &mut out);
+    assert!(p.unsettled_bytes() > 1 << 20);
+    p.handle_hello(at(4), StreamId(4), &hello(4, 4, History::default()), 0, &mut out);
+    p.handle_log_read(at(5), StreamId(4), Index(1), Ok(vec![frame(1, 10, 0), here(2, 1 << 20)]), &mut out);
+    let mut seen = 0;
+    for output in out {
+        let PrimaryOutput::Send(_, PrimaryMessage::Records(records)) = output else { continue };
+        for sent in records.frames.iter().filter(|sent| sent.position.index == Index(2)) {
+            assert_eq!(sent.decode_record(), Ok(Record::Withheld));
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 3, "two that keep pace, and one from the beginning");
+    let mut out = Vec::new();
+    p.handle_durable(at(6), Epoch(1), Index(3), &mut out);
+    [2, 3].iter().for_each(|n| ack(&mut p, 6, *n, 3, &mut out));
+    assert_eq!((p.committed(), p.unsettled_bytes()), (Index(3), 0));
+}
