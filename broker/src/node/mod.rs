@@ -87,6 +87,8 @@ pub(crate) struct Node {
     uploads: VecDeque<(Index, ConnectionId, usize)>,
     /// The newest Lease seen.
     lease: Option<(Lease, Version)>,
+    /// It was looked for, and is not there.
+    lease_gone: bool,
     recorded_sets: RecordedSets,
     checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
@@ -142,6 +144,7 @@ impl Node {
             clients: HashMap::new(),
             uploads: VecDeque::new(),
             lease: None,
+            lease_gone: false,
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(parts.checkpoints, interval, parts.log_bytes),
             loads: Vec::new(),
@@ -288,6 +291,7 @@ impl Node {
         {
             return; // an old state, from a watch that lags
         }
+        self.lease_gone = seen.is_none();
         self.lease = seen;
         self.publish_status();
         match &self.role {

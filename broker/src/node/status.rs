@@ -46,6 +46,8 @@ pub(crate) struct NodeStatus {
     /// The in-sync set: in force, or as the log last said.
     pub(crate) in_sync: Vec<understudy_record::Member>,
     pub(crate) journal_stalled_ms: u64,
+    /// It has seen that there is no Lease.
+    pub(crate) lease_gone: bool,
     /// What this replica runs short of.
     pub(crate) alarms: Alarms,
     pub(crate) failure: Option<String>,
@@ -144,6 +146,7 @@ impl Shared {
             committed: zero.index,
             in_sync: Vec::new(),
             journal_stalled_ms: 0,
+            lease_gone: false,
             alarms: Alarms::default(),
             failure: None,
         };
@@ -216,6 +219,7 @@ impl Node {
                 _ => self.recorded_sets.latest().to_vec(),
             },
             journal_stalled_ms: self.journal.stalled_ms(),
+            lease_gone: self.lease_gone,
             alarms: self.alarms,
             failure: self.shared.failure(),
         }

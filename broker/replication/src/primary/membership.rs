@@ -51,7 +51,9 @@ impl Primary {
             let Some(stream) = stream.map(|(stream, _)| *stream) else { return self.commit.forget_newcomer() };
             match self.commit.propose_awaited() {
                 Ok(set) => out.push(PrimaryOutput::ProposeSet(set)),
-                Err(ProposeError::NotCaughtUp { .. }) if now.saturating_sub(self.awaiting_since) >= self.config.backup_timeout => {
+                Err(ProposeError::NotCaughtUp { .. })
+                    if now.saturating_sub(self.awaiting_since) >= self.config.backup_timeout =>
+                {
                     self.commit.forget_newcomer();
                     self.close(now, stream, "did not keep pace while commits waited for it to join", out);
                 }

@@ -62,6 +62,7 @@ impl Step<'_> {
                 self.state.store.delete();
             }
             Action::ElectorFindsNone { knowing } => {
+                self.state.used.recoveries += 1;
                 let last = self.state.store.in_force().filter(|_| knowing).cloned();
                 self.state.elector = Some(Elector { last, reports: Default::default() });
             }
@@ -241,10 +242,7 @@ impl Step<'_> {
     fn backup(
         &mut self,
         number: usize,
-        input: impl FnOnce(
-            &mut understudy_replication::Backup,
-            &mut Vec<BackupOutput>,
-        ) -> Result<(), FollowError>,
+        input: impl FnOnce(&mut understudy_replication::Backup, &mut Vec<BackupOutput>) -> Result<(), FollowError>,
     ) {
         let Role::Backup(backup, _) = &mut self.replica(number).role else { return };
         let mut out = Vec::new();
@@ -316,7 +314,8 @@ impl Step<'_> {
     }
 
     fn connect(&mut self, number: usize, to: usize) {
-        let leads = self.state.replicas[to].leader().map(|leader| (leader.primary.epoch(), leader.primary.history().clone()));
+        let leads =
+            self.state.replicas[to].leader().map(|leader| (leader.primary.epoch(), leader.primary.history().clone()));
         let Some((epoch, history)) = leads else { return };
         if self.state.links.iter().any(|link| link.backup == number && link.open) {
             self.hang_up(number);
@@ -375,7 +374,8 @@ impl Step<'_> {
             let member = self.state.replicas[link.backup].identity().member(self.cluster.names_processes());
             let Some(leader) = self.state.replicas[link.primary].leader() else { continue };
             let (epoch, last) = (leader.primary.epoch(), leader.primary.last().index);
-            let known = leader.primary.followers().any(|it| it.identity.member(false).name == member.name && it.durable < last);
+            let known =
+                leader.primary.followers().any(|it| it.identity.member(false).name == member.name && it.durable < last);
             let proposed = leader.keeper.proposed().is_some_and(|set| set.contains(&member));
             if !leader.primary.in_force().contains(&member) && known && (at_once || proposed) {
                 let ack = Acknowledge { epoch, durable: last, received: last };
@@ -422,23 +422,14 @@ impl Step<'_> {
             request.answer = Some(answer);
             self.state.requests.push(request);
         } else if !request.given_up {
-            self.take_answer(request.replica, answer);
+            self.keeper(request.replica, answer);
         }
     }
 
     fn answer(&mut self, place: usize) {
         let request = self.state.requests.remove(place);
         if let Some(answer) = request.answer {
-            self.take_answer(request.replica, answer);
-        }
-    }
-
-    fn take_answer(&mut self, number: usize, answer: LeaseAnswer) {
-        let reads_settle = self.cluster.is_broken(Broken::ReadsSettle);
-        let is_read = matches!(answer, LeaseAnswer::Read(Some(_)));
-        self.keeper(number, answer);
-        if reads_settle && is_read {
-            self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Refused, out));
+            self.keeper(request.replica, answer);
         }
     }
 
@@ -448,11 +439,15 @@ impl Step<'_> {
         let mut request = self.state.requests.remove(place);
         let number = request.replica;
         let is_write = !matches!(request.request, LeaseRequest::Read);
+        let old_version = is_write && self.state.store.may_take(&request.request);
         if request.answer.is_none() && is_write {
             request.given_up = true;
             self.state.requests.push(request);
         }
         self.keeper(number, LeaseAnswer::Unknown(String::new()));
+        if old_version && self.cluster.is_broken(Broken::ReadsSettle) {
+            self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Refused, out));
+        }
         if is_write && self.cluster.is_broken(Broken::TakesSilenceForSuccess) {
             self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Applied, out));
         }
@@ -541,7 +536,8 @@ impl Step<'_> {
                 let stay = stay.filter(|member| reachable.iter().any(|identity| member.is(identity)));
                 let in_sync = stay.cloned().chain([chosen.member(names_processes)]).collect();
                 let epoch = Epoch(lease.epoch().0 + 1);
-                let parts = LeaseParts { holder: Some(chosen), epoch, given: None, in_sync, duration: LEASE, renewed: None };
+                let parts =
+                    LeaseParts { holder: Some(chosen), epoch, given: None, in_sync, duration: LEASE, renewed: None };
                 let Ok(elected) = Lease::from_parts(parts) else { return false };
                 elected
             }
@@ -594,7 +590,8 @@ impl Step<'_> {
     }
 
     fn restart(&mut self, number: usize) {
-        let (in_memory, resumes) = (self.cluster.names_processes(), self.cluster.is_broken(Broken::ResumesAfterRestart));
+        let (in_memory, resumes) =
+            (self.cluster.names_processes(), self.cluster.is_broken(Broken::ResumesAfterRestart));
         let replica = self.replica(number);
         if !resumes {
             replica.process += 1;

@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use understudy_election::{
-    Contact, Decision, Elector as Who, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec, StoreState,
-    Timings, View, decide,
-};
 use understudy_election::Version;
+use understudy_election::{
+    Contact, Decision, Elector as Who, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec,
+    StoreState, Timings, View, decide,
+};
 use understudy_record::{Epoch, ReplicaName};
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
-use crate::replica::{LEASE, LATER, NAMES, Replica, Role};
+use crate::replica::{LATER, LEASE, NAMES, Replica, Role};
 use crate::rules::Broken;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -132,6 +132,7 @@ pub(crate) fn report(replica: &Replica) -> Option<Report> {
         state: StoreState::Clean,
         recorded_set: recorded.into_iter().flatten().collect(),
         role,
+        lease_gone: true,
     })
 }
 
@@ -139,10 +140,15 @@ impl Elector {
     /// The Lease that this elector creates, if what it has heard allows one.
     pub(crate) fn decide(&self, in_memory: bool, broken: Option<Broken>) -> Option<Lease> {
         let names: Vec<_> = NAMES.iter().map(|name| ReplicaName::new(name)).collect();
-        let replicas: BTreeMap<_, _> = names.iter().cloned().zip(&self.reports).map(|(name, report)| {
-            let contact = if report.is_some() { Contact::Reachable } else { Contact::Unknown };
-            (name, ReplicaView { contact, report: report.clone() })
-        }).collect();
+        let replicas: BTreeMap<_, _> = names
+            .iter()
+            .cloned()
+            .zip(&self.reports)
+            .map(|(name, report)| {
+                let contact = if report.is_some() { Contact::Reachable } else { Contact::Unknown };
+                (name, ReplicaView { contact, report: report.clone() })
+            })
+            .collect();
         let view = View {
             elector: Who::Operator,
             register: Register::Absent { since: LATER, last: self.last.clone() },
