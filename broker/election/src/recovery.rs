@@ -28,6 +28,8 @@ pub(crate) fn decide_without_lease(now: Duration, view: &View, last: Option<&Lea
         if let Some(reason) = living_primary(&heard) {
             return Decision::Wait { reason, until: None };
         }
+        let has_answered = |name: &ReplicaName| view.heard(name).is_some_and(|report| report.lease_gone);
+        let unheard: Vec<ReplicaName> = view.spec.replicas.iter().filter(|name| !has_answered(name)).cloned().collect();
         if !unheard.is_empty() {
             return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard }, until: None };
         }

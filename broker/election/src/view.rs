@@ -115,6 +115,9 @@ pub struct Report {
     /// The newest in-sync set that its log records (rule 7); empty while there is none.
     pub recorded_set: BTreeSet<Member>,
     pub role: Role,
+    /// It had itself seen that there is no Lease when it said this. Only then does its word count for a new one (rule 7): an
+    /// older word may be of before it was elected, led and confirmed, all by the Lease that is gone.
+    pub lease_gone: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

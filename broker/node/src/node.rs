@@ -52,6 +52,8 @@ pub struct Node {
     pub(crate) uploads: VecDeque<(Index, ConnectionId, usize)>,
     /// The newest Lease seen.
     pub(crate) lease: Option<(Lease, Version)>,
+    /// It was looked for, and is not there.
+    pub(crate) lease_gone: bool,
     pub(crate) recorded_sets: RecordedSets,
     pub(crate) checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
@@ -95,6 +97,7 @@ impl Node {
             clients: BTreeMap::new(),
             uploads: VecDeque::new(),
             lease: None,
+            lease_gone: false,
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(interval, log_bytes),
             loads: Vec::new(),
@@ -219,6 +222,7 @@ impl Node {
         {
             return; // an old state, from a watch that lags
         }
+        self.lease_gone = seen.is_none();
         self.lease = seen;
         self.publish_status();
         match &self.role {

@@ -46,6 +46,8 @@ pub struct NodeStatus {
     /// The in-sync set: in force, or as the log last said.
     pub in_sync: Vec<understudy_record::Member>,
     pub journal_stalled_ms: u64,
+    /// It has seen that there is no Lease.
+    pub lease_gone: bool,
     /// What this replica runs short of.
     pub alarms: Alarms,
     pub failure: Option<String>,
@@ -163,6 +165,7 @@ impl Shared {
             committed: zero.index,
             in_sync: Vec::new(),
             journal_stalled_ms: 0,
+            lease_gone: false,
             alarms: Alarms::default(),
             failure: None,
             inconsistency: None,
@@ -250,6 +253,7 @@ impl Node {
                 _ => self.recorded_sets.latest().to_vec(),
             },
             journal_stalled_ms: self.around.journal_stalled_for().as_millis() as u64,
+            lease_gone: self.lease_gone,
             alarms: self.alarms,
             failure: self.shared.failure(),
             inconsistency: self.agreement.own().map(|own| own.text.clone()),

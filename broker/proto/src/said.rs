@@ -84,6 +84,7 @@ pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Dura
         state: if status.clean { StoreState::Clean } else { StoreState::Dirty },
         recorded_set,
         role,
+        lease_gone: status.lease_gone,
     }))
 }
 

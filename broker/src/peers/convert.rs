@@ -232,6 +232,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         in_sync: status.in_sync.iter().map(Member::to_string).collect(),
         in_sync_epoch: status.last.epoch.0,
         journal_stalled_ms: status.journal_stalled_ms,
+        lease_gone: status.lease_gone,
         message: status.failure.clone().or_else(|| status.waits.clone()).unwrap_or_default(),
         alarms: status.alarms.any().then(|| status.alarms.into()),
         inconsistency: status.inconsistency.clone().unwrap_or_default(),

@@ -59,6 +59,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             state: StoreState::Clean,
             recorded_set: lease.in_sync().clone(),
             role,
+            lease_gone: false,
         };
         (name(text), ReplicaView { contact: Contact::Reachable, report: Some(report) })
     });
@@ -181,16 +182,25 @@ impl Case {
     /// Nobody hears a primary any more, and the elector never saw the Lease that was deleted.
     pub(crate) fn lease_deleted_unseen(mut self) -> Self {
         self.view.register = Register::Absent { since: ms(RENEWED), last: None };
+        self.all_see_no_lease();
         self.lost_primary(&["a", "b", "c"], Loss::Reset, 0)
     }
 
     pub(crate) fn lease_deleted(mut self) -> Self {
         let Register::Held(observed) = self.view.register.clone() else { panic!("no Lease in this case") };
         self.view.register = Register::Absent { since: ms(RENEWED), last: Some(observed.lease) };
+        self.all_see_no_lease();
         self.lost_primary(&["a", "b", "c"], Loss::Reset, 0)
     }
 
+    pub(crate) fn all_see_no_lease(&mut self) {
+        for replica in self.view.replicas.values_mut() {
+            replica.report.as_mut().expect("every replica has reported").lease_gone = true;
+        }
+    }
+
     pub(crate) fn newborn(mut self) -> Self {
+        self.all_see_no_lease();
         self.view.register = Register::Absent { since: ms(RENEWED), last: None };
         for replica in self.view.replicas.values_mut() {
             let report = replica.report.as_mut().expect("every replica has reported");

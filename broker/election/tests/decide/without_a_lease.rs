@@ -50,6 +50,17 @@ fn otherwise_the_highest_log_of_all_replicas() {
     "#]]);
 }
 
+/// Rule 7: what a replica said before it knew that the Lease is gone may be of before it led by it.
+#[test]
+fn the_word_of_a_replica_that_still_sees_the_lease_does_not_count() {
+    let mut case = healthy(&["a", "b", "c"]).lease_deleted();
+    case.report("b").lease_gone = false;
+    case.check(expect![[r#"
+        wait
+        ReplicasUnheard: there is no Lease; it is created once these have answered too: b
+    "#]]);
+}
+
 #[test]
 fn logs_that_end_alike_are_alike_and_stay_in_the_set() {
     healthy(&["a", "b", "c"]).log_ends("c", 3, 49).lease_deleted_unseen().check(expect![[r#"
@@ -136,6 +147,7 @@ impl Case {
     fn lease_deleted_of_two(mut self) -> Self {
         let Register::Held(observed) = self.view.register.clone() else { panic!("no Lease in this case") };
         self.view.register = Register::Absent { since: ms(RENEWED), last: Some(observed.lease) };
+        self.all_see_no_lease();
         self
     }
 }

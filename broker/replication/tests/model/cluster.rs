@@ -69,6 +69,7 @@ pub(crate) struct Used {
     pub(crate) lost_disks: u8,
     pub(crate) lost_answers: u8,
     pub(crate) deletions: u8,
+    pub(crate) recoveries: u8,
 }
 
 /// Replicas by number, requests and links by their place.

@@ -62,6 +62,7 @@ impl Step<'_> {
                 self.state.store.delete();
             }
             Action::ElectorFindsNone { knowing } => {
+                self.state.used.recoveries += 1;
                 let last = self.state.store.in_force().filter(|_| knowing).cloned();
                 self.state.elector = Some(Elector { last, reports: Default::default() });
             }
@@ -421,23 +422,14 @@ impl Step<'_> {
             request.answer = Some(answer);
             self.state.requests.push(request);
         } else if !request.given_up {
-            self.take_answer(request.replica, answer);
+            self.keeper(request.replica, answer);
         }
     }
 
     fn answer(&mut self, place: usize) {
         let request = self.state.requests.remove(place);
         if let Some(answer) = request.answer {
-            self.take_answer(request.replica, answer);
-        }
-    }
-
-    fn take_answer(&mut self, number: usize, answer: LeaseAnswer) {
-        let reads_settle = self.cluster.is_broken(Broken::ReadsSettle);
-        let is_read = matches!(answer, LeaseAnswer::Read(Some(_)));
-        self.keeper(number, answer);
-        if reads_settle && is_read {
-            self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Refused, out));
+            self.keeper(request.replica, answer);
         }
     }
 
@@ -447,11 +439,15 @@ impl Step<'_> {
         let mut request = self.state.requests.remove(place);
         let number = request.replica;
         let is_write = !matches!(request.request, LeaseRequest::Read);
+        let old_version = is_write && self.state.store.may_take(&request.request);
         if request.answer.is_none() && is_write {
             request.given_up = true;
             self.state.requests.push(request);
         }
         self.keeper(number, LeaseAnswer::Unknown(String::new()));
+        if old_version && self.cluster.is_broken(Broken::ReadsSettle) {
+            self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Refused, out));
+        }
         if is_write && self.cluster.is_broken(Broken::TakesSilenceForSuccess) {
             self.primary(number, |it, out| it.handle_outcome(NOW, SwapOutcome::Applied, out));
         }

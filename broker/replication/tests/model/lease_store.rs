@@ -132,6 +132,7 @@ pub(crate) fn report(replica: &Replica) -> Option<Report> {
         state: StoreState::Clean,
         recorded_set: recorded.into_iter().flatten().collect(),
         role,
+        lease_gone: true,
     })
 }
 

@@ -1,4 +1,17 @@
-//! Every interleaving of a small cluster, within bounds.
+//! Every interleaving of a small cluster, within bounds, explored with `stateright`: three replicas and one Lease; elections
+//! by anybody at any moment, heard of late; crashes, lost disks, broken streams, acknowledgements that arrive late; swaps whose
+//! answer is lost, and which take effect late or never; a Lease that is deleted, written anew by a primary, or recovered.
+//!
+//! The parts are the real ones: `Primary`, `Backup`, `LeaseKeeper`, `Lease`, and for a Lease that is gone `decide`. What the
+//! broker's core thread does between them is done here the same way: one journal, one connection to follow, one request to
+//! the Lease's store at a time. Not explored: time (every election, silence and retry may happen at any moment), who would
+//! be wise to elect, bases and checkpoints (every follower resumes from the log), heartbeats, forced elections.
+//!
+//! Each test says how many states there are. With other bounds, by name:
+//!
+//! ```text
+//! MODEL=elections=2,silences=1 cargo test -p understudy-replication --test model -- --ignored --nocapture
+//! ```
 
 #![allow(clippy::unwrap_used, reason = "the model fails as a test does")]
 
@@ -10,16 +23,15 @@ mod rules;
 mod steps;
 
 use std::sync::Arc;
-use std::time::Instant;
 
-use stateright::{Checker, HasDiscoveries, Model, Property};
+use stateright::{Checker, Expectation, HasDiscoveries, Model, Property};
 use understudy_election::Lease;
 
 use cluster::{Action, Cluster, Ledger, State, Used};
 use happen::Step;
 use lease_store::LeaseStore;
 use replica::{LEASE, Replica};
-use rules::{Bounds, Broken};
+use rules::{Bounds, Broken, CALM, JOINING, PAIR};
 
 impl Model for Cluster {
     type State = State;
@@ -115,97 +127,117 @@ impl Cluster {
     }
 }
 
-const CALM: Bounds = Bounds {
-    in_sync: 3,
-    publishes: 1,
-    elections: 1,
-    silences: 0,
-    connects: 1,
-    breaks: 0,
-    crashes: 0,
-    lost_disks: 0,
-    lost_answers: 0,
-    deletions: 0,
-    slow_answers: false,
-    slow_journals: false,
-    in_memory: false,
-};
+/// What the checker has found: how many states there are, how many steps lead to the last of them, and the shortest way that
+/// it saw to break a property.
+struct Outcome {
+    states: usize,
+    depth: usize,
+    seen: Vec<&'static str>,
+    violation: Option<(&'static str, Vec<Action>)>,
+}
 
-fn explore(name: &str, bounds: Bounds, broken: Option<Broken>) {
-    let started = Instant::now();
-    let cluster = Cluster { bounds, broken };
-    let threads = if broken.is_some() { 1 } else { 2 };
-    let checker = cluster.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
-    let secs = started.elapsed().as_secs_f32();
-    println!(
-        "{name} {broken:?}: {} unique {} generated, depth {}, {secs:.1}s",
-        checker.unique_state_count(),
-        checker.state_count(),
-        checker.max_depth()
-    );
-    for (name, path) in checker.discoveries() {
-        let actions = path.into_actions();
-        println!("   {name} after {}:", actions.len());
-        if checker.model().property(name).expectation == stateright::Expectation::Always {
-            for action in actions {
-                println!("        {action:?}");
-            }
-        }
+fn explore(bounds: Bounds, broken: Option<Broken>) -> Outcome {
+    let threads = if broken.is_some() { 1 } else { 2 }; // one finds the shortest, or nearly so
+    let checker = Cluster { bounds, broken }.checker().threads(threads).finish_when(HasDiscoveries::AnyFailures);
+    let checker = checker.spawn_bfs().join();
+    let found: Vec<_> = checker.discoveries().into_iter().map(|(name, path)| (name, path.into_actions())).collect();
+    let is_violation = |name| checker.model().property(name).expectation == Expectation::Always;
+    let (violations, seen): (Vec<_>, Vec<_>) = found.into_iter().partition(|(name, _)| is_violation(name));
+    Outcome {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth() - 1,
+        seen: seen.into_iter().map(|(name, _)| name).collect(),
+        violation: violations.into_iter().min_by_key(|(_, actions)| actions.len()),
     }
 }
 
-#[test]
-fn calm() {
-    explore("calm", CALM, None);
+/// Nothing breaks a property within `bounds`, and `expected` is among what happens.
+fn holds(bounds: Bounds, expected: &[&str]) {
+    let Outcome { states, depth, seen, violation } = explore(bounds, None);
+    if let Some((property, actions)) = violation {
+        panic!("{bounds:?}: not so that {property}, after {} steps:\n{actions:#?}", actions.len());
+    }
+    println!("{states} states, {depth} steps deep: {bounds:?}");
+    let missing: Vec<_> = expected.iter().filter(|name| !seen.contains(name)).collect();
+    assert!(missing.is_empty(), "{bounds:?}: never {missing:?}");
 }
+
 #[test]
-fn all() {
-    let set: std::collections::BTreeMap<String, u8> = std::env::var("M")
-        .unwrap_or_default()
-        .split(',')
-        .filter(|s| !s.is_empty())
-        .map(|kv| {
-            let (k, v) = kv.split_once('=').unwrap();
-            (k.into(), v.parse().unwrap())
-        })
-        .collect();
-    let v = |k: &str, d: u8| set.get(k).copied().unwrap_or(d);
-    let bounds = Bounds {
-        in_sync: v("s", 3) as usize,
-        publishes: v("p", 1),
-        elections: v("e", 1),
-        silences: v("q", 0),
-        connects: v("c", 1),
-        breaks: v("b", 0),
-        crashes: v("x", 0),
-        lost_disks: v("l", 0),
-        lost_answers: v("a", 0),
-        deletions: v("d", 0),
-        slow_answers: v("w", 0) > 0,
-        slow_journals: v("j", 0) > 0,
-        in_memory: v("m", 0) > 0,
-    };
-    use Broken::*;
-    let all = [
-        ElectsOutsiders,
-        NewStoreIsOldStore,
-        TakesLowerEpochs,
-        AcknowledgesBeforeDurable,
-        CountsOldSetOnly,
-        TakesSilenceForSuccess,
-        ReadsSettle,
-        AcknowledgementsByName,
-        ProcessesNotInSet,
-        ShrinksBeforeSwap,
-        AdmitsTooEarly,
-        KeepsItsTail,
-        RecreatesWithoutProof,
-        CommitsBeforeOwnWrite,
-        RecreatesWithoutGap,
-        RecoversWithoutGap,
-        RecoversFromOldReports,
-        ResumesAfterRestart,
-    ];
-    let broken = std::env::var("BROKEN").ok().map(|b| *all.iter().find(|x| format!("{x:?}") == b).unwrap());
-    explore("all", bounds, broken);
+fn elections() {
+    holds(CALM, &[FAILOVER, CONFIRM_AFTER]);
+    holds(Bounds { publishes: 0, elections: 2, ..CALM }, &[FAILOVER, CONFIRM_AFTER]);
+}
+
+#[test]
+fn members_leave_and_come_back() {
+    holds(Bounds { silences: 1, ..CALM }, &[FAILOVER, CONFIRM_AFTER, JOINS]);
+    holds(Bounds { elections: 0, silences: 1, breaks: 1, connects: 2, ..CALM }, &[JOINS]);
+}
+
+#[test]
+fn answers_are_lost() {
+    holds(Bounds { publishes: 0, silences: 1, lost_answers: 1, ..CALM }, &[FAILOVER, CONFIRM_AFTER, JOINS]);
+    holds(Bounds { breaks: 1, lost_answers: 1, ..JOINING }, &[JOINS]);
+}
+
+#[test]
+fn a_newcomer_joins() {
+    holds(Bounds { elections: 1, ..JOINING }, &[FAILOVER, CONFIRM_AFTER, JOINS]);
+}
+
+#[test]
+fn processes_crash() {
+    holds(Bounds { crashes: 1, ..CALM }, &[FAILOVER, CONFIRM_AFTER]);
+    holds(Bounds { crashes: 1, slow_journals: true, ..PAIR }, &[FAILOVER, CONFIRM_AFTER]);
+}
+
+#[test]
+fn processes_crash_whose_memory_counts() {
+    holds(Bounds { crashes: 1, in_memory: true, ..CALM }, &[FAILOVER, CONFIRM_AFTER]);
+}
+
+#[test]
+fn disks_are_lost() {
+    holds(Bounds { lost_disks: 1, ..CALM }, &[FAILOVER, CONFIRM_AFTER]);
+    holds(Bounds { lost_disks: 1, ..JOINING }, &[JOINS]);
+}
+
+#[test]
+fn the_lease_is_deleted_between_two_elections() {
+    holds(Bounds { publishes: 0, elections: 2, deletions: 1, ..PAIR }, &[FAILOVER, CONFIRM_AFTER, RECREATED]);
+}
+
+#[test]
+fn the_lease_is_deleted_and_somebody_recovers_it() {
+    let bounds = Bounds { deletions: 1, recoveries: 1, ..PAIR };
+    holds(bounds, &[FAILOVER, CONFIRM_AFTER, RECREATED, RECOVERED]);
+    holds(Bounds { publishes: 0, knowing_electors: true, ..bounds }, &[RECREATED, RECOVERED]);
+    holds(Bounds { publishes: 0, lost_answers: 1, ..bounds }, &[RECREATED, RECOVERED]);
+}
+
+/// `BROKEN=TakesLowerEpochs` breaks that rule too, and tells the story of what comes of it.
+#[test]
+#[ignore = "bounds come from MODEL"]
+fn within_other_bounds() {
+    let said = |name| std::env::var(name).unwrap_or_default();
+    let bounds = CALM.with(&said("MODEL"));
+    let broken = Broken::ALL.iter().find(|(_, broken, _)| format!("{broken:?}") == said("BROKEN"));
+    let Some((_, broken, _)) = broken else { return holds(bounds, &[]) };
+    let Outcome { states, depth, violation, .. } = explore(bounds, Some(*broken));
+    println!("{broken:?}: {states} states, {depth} steps deep: {violation:#?}");
+}
+
+#[test]
+fn each_broken_rule_is_found_out() {
+    let mut unnoticed = Vec::new();
+    for (rule, broken, bounds) in Broken::ALL {
+        let Outcome { states, violation, .. } = explore(bounds, Some(broken));
+        match violation {
+            Some((property, actions)) => {
+                println!("rule {rule}, {broken:?}: not so that {property}, {} steps, {states} states", actions.len());
+            }
+            None => unnoticed.push((rule, broken, states)),
+        }
+    }
+    assert!(unnoticed.is_empty(), "nothing came of breaking {unnoticed:?}");
 }

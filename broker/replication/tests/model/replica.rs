@@ -48,7 +48,7 @@ pub(crate) enum Order {
 pub(crate) enum Role {
     Down,
     /// With the session of the last order that is to be reported.
-    Backup(Backup, Session),
+    Backup(Box<Backup>, Session),
     Primary(Box<Leader>),
 }
 
@@ -143,7 +143,7 @@ impl Replica {
             damaged: false,
         };
         let config = BackupConfig { me: self.identity(), replicated_only: in_memory, backup_timeout: LATER };
-        self.role = Role::Backup(Backup::new(BEGIN, config, log), 0);
+        self.role = Role::Backup(Box::new(Backup::new(BEGIN, config, log)), 0);
     }
 
     /// The log at `epoch`'s beginning becomes a primary's.

@@ -1,10 +1,12 @@
-//! How much may happen in one exploration, and which rule it breaks.
+//! How much may happen in one exploration, and which rule it breaks: by its number in ARCHITECTURE.md, "The eight rules".
 
 /// How often each thing may happen, and what a crash costs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// How many of the three replicas are in sync at first; the others hold nothing.
     pub(crate) in_sync: usize,
+    /// Replicas outside the set follow too, and join.
+    pub(crate) newcomers: bool,
     pub(crate) publishes: u8,
     pub(crate) elections: u8,
     /// A primary finds that the members without a stream have been silent for too long.
@@ -18,6 +20,10 @@ pub(crate) struct Bounds {
     /// A write of the Lease whose answer is lost; it has taken effect, or does so later, or never.
     pub(crate) lost_answers: u8,
     pub(crate) deletions: u8,
+    /// Somebody finds that there is no Lease, asks every replica, and makes one.
+    pub(crate) recoveries: u8,
+    /// Such an elector may also have seen the Lease before it went; it is then the more careful.
+    pub(crate) knowing_electors: bool,
     /// The Lease's store has served a request for a while before its answer comes; otherwise it comes at once.
     pub(crate) slow_answers: bool,
     /// Journals take their time; otherwise what is appended is on disk at once.
@@ -26,7 +32,7 @@ pub(crate) struct Bounds {
     pub(crate) in_memory: bool,
 }
 
-/// A rule of ARCHITECTURE.md that is broken, by its number, and how.
+/// Which rule is broken, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// 1: anybody is elected who is there.
@@ -65,4 +71,84 @@ pub(crate) enum Broken {
     RecoversFromOldReports,
     /// 8: a restarted process resumes as the primary it was.
     ResumesAfterRestart,
+}
+
+/// A cluster of three in sync in which nothing happens but one message and one election.
+pub(crate) const CALM: Bounds = Bounds {
+    in_sync: 3,
+    newcomers: false,
+    publishes: 1,
+    elections: 1,
+    silences: 0,
+    connects: 1,
+    breaks: 0,
+    crashes: 0,
+    lost_disks: 0,
+    lost_answers: 0,
+    deletions: 0,
+    recoveries: 0,
+    knowing_electors: false,
+    slow_answers: false,
+    slow_journals: false,
+    in_memory: false,
+};
+
+/// Two are in sync, and nobody else is there.
+pub(crate) const PAIR: Bounds = Bounds { in_sync: 2, ..CALM };
+
+/// Two are in sync, and the third follows and joins.
+pub(crate) const JOINING: Bounds = Bounds { newcomers: true, elections: 0, ..PAIR };
+
+impl Broken {
+    /// Each with its rule and with bounds that are wide enough to find it out.
+    pub(crate) const ALL: [(u8, Self, Bounds); 18] = [
+        (1, Self::ElectsOutsiders, PAIR),
+        (1, Self::NewStoreIsOldStore, Bounds { elections: 0, lost_disks: 1, ..CALM }),
+        (2, Self::TakesLowerEpochs, Bounds { connects: 2, ..CALM }),
+        (2, Self::AcknowledgesBeforeDurable, Bounds { elections: 0, crashes: 1, slow_journals: true, ..CALM }),
+        (3, Self::CountsOldSetOnly, JOINING),
+        (3, Self::ReadsSettle, Bounds { breaks: 1, lost_answers: 1, ..JOINING }),
+        (3, Self::AcknowledgementsByName, Bounds { lost_disks: 1, ..JOINING }),
+        (3, Self::ProcessesNotInSet, Bounds { elections: 0, crashes: 1, in_memory: true, ..CALM }),
+        (4, Self::ShrinksBeforeSwap, Bounds { elections: 0, silences: 1, breaks: 1, ..CALM }),
+        (4, Self::AdmitsTooEarly, JOINING),
+        (5, Self::KeepsItsTail, CALM),
+        (6, Self::TakesSilenceForSuccess, Bounds { publishes: 0, silences: 1, breaks: 1, lost_answers: 1, ..CALM }),
+        (7, Self::CommitsBeforeOwnWrite, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
+        (7, Self::RecreatesWithoutProof, Bounds { deletions: 1, ..CALM }),
+        (7, Self::RecreatesWithoutGap, Bounds { publishes: 0, elections: 2, deletions: 1, ..PAIR }),
+        (7, Self::RecoversWithoutGap, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
+        (7, Self::RecoversFromOldReports, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
+        (8, Self::ResumesAfterRestart, Bounds { crashes: 1, ..JOINING }),
+    ];
+}
+
+impl Bounds {
+    /// With what `text` says, like `elections=2,silences=1`; flags are 0 or 1.
+    pub(crate) fn with(mut self, text: &str) -> Self {
+        for setting in text.split(',').filter(|setting| !setting.is_empty()) {
+            let (name, value) = setting.split_once('=').expect("a setting reads name=number");
+            let value: u8 = value.parse().expect("a setting's value is a small number");
+            match name {
+                "in_sync" => self.in_sync = value.into(),
+                "newcomers" => self.newcomers = value > 0,
+                "publishes" => self.publishes = value,
+                "elections" => self.elections = value,
+                "silences" => self.silences = value,
+                "connects" => self.connects = value,
+                "breaks" => self.breaks = value,
+                "crashes" => self.crashes = value,
+                "lost_disks" => self.lost_disks = value,
+                "lost_answers" => self.lost_answers = value,
+                "deletions" => self.deletions = value,
+                "recoveries" => self.recoveries = value,
+                "knowing_electors" => self.knowing_electors = value > 0,
+                "slow_answers" => self.slow_answers = value > 0,
+                "slow_journals" => self.slow_journals = value > 0,
+                "in_memory" => self.in_memory = value > 0,
+                _ => panic!("no bound is called {name}"),
+            }
+        }
+        self
+    }
 }

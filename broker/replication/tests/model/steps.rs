@@ -1,7 +1,10 @@
 //! Which steps a state allows, within the bounds.
 
 use crate::cluster::{Action, Cluster, REPLICAS, State};
-use crate::replica::Role;
+use understudy_election::{Lease, Role as Says};
+
+use crate::lease_store::report;
+use crate::replica::{LATER, Leader, Role};
 use crate::rules::Broken;
 
 impl Cluster {
@@ -56,7 +59,10 @@ impl Cluster {
                 for primary in (0..REPLICAS).filter(|other| *other != number && replica.connects < bounds.connects) {
                     let linked =
                         state.links.iter().any(|link| link.open && (link.backup, link.primary) == (number, primary));
-                    if state.replicas[primary].leader().is_some() && !linked {
+                    let leader = state.replicas[primary].leader();
+                    let me = replica.identity().member(self.names_processes());
+                    let wanted = |leader: &Leader| bounds.newcomers || leader.primary.in_force().contains(&me);
+                    if leader.is_some_and(wanted) && !linked {
                         out.push(Action::Connect { backup: number, primary });
                     }
                 }
@@ -69,8 +75,15 @@ impl Cluster {
                 if used.silences < bounds.silences && !leader.primary.hears_all() {
                     out.push(Action::FindSilent { primary });
                 }
-                out.push(Action::AskLease { primary });
-                out.push(Action::SeeDeposed { primary });
+                if self.would_ask(leader) {
+                    out.push(Action::AskLease { primary });
+                }
+                let (epoch, me) = (leader.primary.epoch(), replica.identity());
+                let deposed =
+                    |lease: &Lease| lease.epoch() > epoch || (lease.epoch() == epoch && lease.holder() != Some(&me));
+                if state.store.elected.iter().any(|(lease, _)| deposed(lease)) {
+                    out.push(Action::SeeDeposed { primary });
+                }
                 if state.store.deleted.is_some() && !leader.keeper.is_deleted() {
                     out.push(Action::SeeDeleted { primary });
                 }
@@ -82,6 +95,16 @@ impl Cluster {
         if used.lost_disks < bounds.lost_disks {
             out.push(Action::LoseDisk { replica: number });
         }
+    }
+
+    fn would_ask(&self, leader: &Leader) -> bool {
+        let keeper = &leader.keeper;
+        if keeper.is_deleted() && !self.is_broken(Broken::RecreatesWithoutProof) {
+            let Some(proof) = leader.proof else { return true };
+            let hears_all = leader.primary.hears_all() && leader.primary.held_by_all() >= proof;
+            return keeper.clone().poll_request(LATER, true, hears_all).is_ok_and(|request| request.is_some());
+        }
+        keeper.clone().poll_request(LATER, true, true).is_ok_and(|request| request.is_some())
     }
 
     fn of_electors(&self, state: &State, out: &mut Vec<Action>) {
@@ -97,11 +120,16 @@ impl Cluster {
         }
         let early = self.is_broken(Broken::RecoversFromOldReports) && state.used.deletions < self.bounds.deletions;
         match &state.elector {
-            None if absent || early => out.extend([true, false].map(|knowing| Action::ElectorFindsNone { knowing })),
+            None if (absent || early) && state.used.recoveries < self.bounds.recoveries => {
+                let knowing: &[bool] = if self.bounds.knowing_electors { &[false, true] } else { &[false] };
+                out.extend(knowing.iter().map(|&knowing| Action::ElectorFindsNone { knowing }));
+            }
             Some(elector) => {
                 let unheard = (0..REPLICAS).filter(|replica| elector.reports[*replica].is_none());
-                let up = unheard.filter(|replica| state.replicas[*replica].is_up());
-                out.extend(up.map(|replica| Action::ElectorHears { replica }));
+                // A report that knows of a living primary makes the elector wait for another: as if it came only then.
+                let heard =
+                    unheard.filter(|replica| report(&state.replicas[*replica]).is_some_and(|it| it.role == Says::Idle));
+                out.extend(heard.map(|replica| Action::ElectorHears { replica }));
                 if absent && elector.reports.iter().all(Option::is_some) {
                     out.push(Action::ElectorRecovers);
                 }

@@ -84,6 +84,7 @@ fn status(n: usize, process: u64, role: proto::Role, epoch: u64) -> proto::Statu
         role: role.into(),
         epoch,
         clean: true,
+        lease_gone: true, // looked at only while there is none
         ..Default::default()
     }
 }
