@@ -7,6 +7,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{BasePiece, Index, PartRef, QueueId, Record, ShortStr};
 
 use crate::base::{BacklogChunk, BacklogCursor, BaseState, HeldChunk};
@@ -43,6 +44,8 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     /// Publishes that wait for their confirm, on all channels.
     pub(crate) unconfirmed: usize,
+    /// Only kinds of records that this version has are written.
+    cluster_version: u32,
     rng: StdRng,
 }
 
@@ -74,6 +77,7 @@ impl Core {
             loads: Loads::default(),
             uploads: BTreeMap::new(),
             unconfirmed: 0,
+            cluster_version: ClusterVersion::NEWEST.0,
             rng: StdRng::seed_from_u64(seed),
         }
     }
@@ -185,6 +189,16 @@ impl Core {
             self.state.queues.values().filter(|queue| queue.spec.exclusive).map(|queue| queue.id).collect();
         exclusive.sort_unstable();
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
+    }
+
+    /// From here on kinds of records are written that came with the cluster's versions up to this one. It is told before
+    /// [`Self::promote`], and when the version is raised.
+    pub fn set_cluster_version(&mut self, version: u32) {
+        self.cluster_version = version;
+    }
+
+    pub fn cluster_version(&self) -> u32 {
+        self.cluster_version
     }
 
     /// The index that the next record takes.

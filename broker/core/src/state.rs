@@ -111,6 +111,8 @@ impl State {
                 let (tally, parts) = (&mut self.tally, &mut self.parts);
                 queue.purge(*up_to, except, |index, entry| release(tally, parts, index, &entry));
             }
+            #[cfg(feature = "made-up-version")]
+            Record::MadeUp { .. } => {}
         }
         if is_topology(record) {
             self.topology_index = index;

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use understudy_record::{Identity, Member};
+use understudy_record::{Identity, Member, ReplicaName};
 
 use crate::Lease;
 use crate::reason::{LostMember, LostWhy};
@@ -18,11 +18,13 @@ pub(crate) struct Muster<'a> {
     /// Not heard, but nothing says that they cannot come back as they were.
     pub(crate) away: Vec<&'a Member>,
     pub(crate) lost: Vec<LostMember>,
+    /// Reachable, as they were, and of a build that does not know the cluster's version: they come back with another.
+    pub(crate) outdated: Vec<LostMember>,
 }
 
 impl<'a> Muster<'a> {
     pub(crate) fn of(lease: &'a Lease, view: &'a View) -> Self {
-        let mut muster = Self { electable: Vec::new(), away: Vec::new(), lost: Vec::new() };
+        let mut muster = Self { electable: Vec::new(), away: Vec::new(), lost: Vec::new(), outdated: Vec::new() };
         for member in lease.in_sync() {
             let lost = |why| LostMember { member: member.clone(), why };
             match view.heard(&member.name) {
@@ -31,10 +33,20 @@ impl<'a> Muster<'a> {
                 Some(report) if !member.is(&report.identity) => muster.lost.push(lost(not_the_member(member, report))),
                 Some(report) if report.state == StoreState::Dirty => muster.lost.push(lost(LostWhy::Damaged)),
                 Some(report) if Some(&report.identity) == lease.holder() => muster.away.push(member),
-                Some(report) => muster.electable.push(report),
+                Some(report) => match report.knows.check(lease.cluster_version()) {
+                    Ok(()) => muster.electable.push(report),
+                    Err(why) => muster.outdated.push(lost(LostWhy::Outdated { why })),
+                },
             }
         }
         muster
+    }
+
+    /// Who may come back as a member, and what there is to say of the others and of them.
+    pub(crate) fn waited_for(self) -> (Vec<ReplicaName>, Vec<LostMember>) {
+        let outdated = self.outdated.iter().map(|lost| &lost.member);
+        let away = self.away.iter().copied().chain(outdated).map(|member| member.name.clone()).collect();
+        (away, self.lost.into_iter().chain(self.outdated).collect())
     }
 
     /// The candidate, and with it those who stay in the set.
@@ -63,7 +75,7 @@ pub(crate) fn not_the_member(member: &Member, report: &Report) -> LostWhy {
 
 impl View {
     /// What the replica of that name says now; `None` if it is not heard.
-    pub(crate) fn heard(&self, name: &understudy_record::ReplicaName) -> Option<&Report> {
+    pub(crate) fn heard(&self, name: &ReplicaName) -> Option<&Report> {
         let replica = self.replicas.get(name)?;
         replica.report.as_ref().filter(|_| replica.contact == Contact::Reachable)
     }

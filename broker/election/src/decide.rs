@@ -254,23 +254,25 @@ fn elect(view: &View, observed: &Observed, reason: FailoverReason) -> Decision {
         FailoverReason::JournalStalled { .. } | FailoverReason::Hindered { .. } | FailoverReason::NotServing { .. }
     ) {
         // Nobody could do better than the primary that is there, and a person may not know that it is.
-        let away = muster.away.iter().map(|member| member.name.clone()).collect();
-        let reason = WaitReason::MembersAway { cause: reason, away, lost: muster.lost };
-        return Decision::Wait { reason, until: None };
+        let (away, lost) = muster.waited_for();
+        return Decision::Wait { reason: WaitReason::MembersAway { cause: reason, away, lost }, until: None };
     }
     if view.spec.forced {
         return force(view, observed, muster);
     }
-    if muster.away.is_empty() {
+    if muster.away.is_empty() && muster.outdated.is_empty() {
         return Decision::Blocked { reason: BlockedReason::NoMemberLeft { cause: reason, lost: muster.lost } };
     }
-    let away = muster.away.iter().map(|member| member.name.clone()).collect();
-    Decision::Wait { reason: WaitReason::MembersAway { cause: reason, away, lost: muster.lost }, until: None }
+    let (away, lost) = muster.waited_for();
+    Decision::Wait { reason: WaitReason::MembersAway { cause: reason, away, lost }, until: None }
 }
 
-/// A person has decided to go on without the set: the highest clean log of any replica, in the set or not.
+/// A person has decided to go on without the set: the highest clean log of any replica, in the set or not, that knows the
+/// cluster's version.
 fn force(view: &View, observed: &Observed, muster: Muster<'_>) -> Decision {
-    let clean: Vec<&Report> = view.all_heard().filter(|report| report.state == StoreState::Clean).collect();
+    let version = observed.lease.cluster_version();
+    let fit = |report: &&Report| report.state == StoreState::Clean && report.knows.contains(version);
+    let clean: Vec<&Report> = view.all_heard().filter(fit).collect();
     let highest = clean.iter().map(|report| report.last).max();
     let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
     let Some(candidate) = best(&equal, view) else {
@@ -278,7 +280,7 @@ fn force(view: &View, observed: &Observed, muster: Muster<'_>) -> Decision {
     };
     let in_sync = equal.iter().map(|report| report.identity.member(view.spec.processes_in_set)).collect();
     let unheard = muster.away.iter().map(|&member| LostMember { member: member.clone(), why: LostWhy::Unheard });
-    let lost = unheard.chain(muster.lost).collect();
+    let lost = unheard.chain(muster.lost).chain(muster.outdated).collect();
     let lease = observed.lease.force(&candidate.identity, in_sync);
     swap(observed, lease, &candidate.identity, FailoverReason::Forced { lost })
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::candidate::{best, not_the_member};
@@ -56,22 +57,33 @@ fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
     let Some(first) = best(heard, view) else {
         return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard: Vec::new() }, until: None };
     };
+    let Some(version) = VersionRange::newest_common(heard.iter().map(|report| report.knows)) else {
+        let knows = heard.iter().map(|report| (report.identity.name.clone(), report.knows)).collect();
+        return Decision::Wait { reason: WaitReason::NoCommonVersion { knows }, until: None };
+    };
     let in_spec = heard.iter().filter(|report| view.spec.replicas.contains(&report.identity.name));
     let in_sync = in_spec.map(|report| report.identity.member(view.spec.processes_in_set)).collect();
     let lease = Lease::bootstrap(&first.identity, in_sync, view.timings.lease_duration);
-    create(&first.identity, lease, CreateReason::NewCluster)
+    create(&first.identity, lease.map(|lease| lease.at_least(version)), CreateReason::NewCluster)
 }
 
 fn recover(view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
-    let clean: Vec<&Report> = heard.iter().copied().filter(|report| report.state == StoreState::Clean).collect();
+    // No store has heard of a higher one, so no log holds what only a higher one brought.
+    let versions = heard.iter().map(|report| report.cluster_version).chain(last.map(Lease::cluster_version));
+    let version = versions.max().unwrap_or_default();
+    let clean: Vec<&Report> = heard.iter().copied().filter(|report| is_fit(report, version)).collect();
     let Some(highest) = clean.iter().map(|report| report.last).max() else {
         if view.spec.forced && heard.is_empty() {
             return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
         }
+        let outdated: Vec<LostMember> = heard.iter().filter_map(|report| outdated(view, report, version)).collect();
+        if !outdated.is_empty() {
+            return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost: outdated } };
+        }
         let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
         return Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } };
     };
-    let lost = lost_with_the_lease(view, last, heard, highest);
+    let lost = lost_with_the_lease(view, last, heard, highest, version);
     if !lost.is_empty() && !view.spec.forced {
         return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
     }
@@ -80,7 +92,7 @@ fn recover(view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<Re
     let candidate = best(&equal, view).expect("the highest position is that of some clean store");
     let in_sync = equal.iter().map(|report| report.identity.member(view.spec.processes_in_set)).collect();
     let lease = unused_epoch(last, heard)
-        .and_then(|epoch| Lease::recover(&candidate.identity, epoch, in_sync, view.timings.lease_duration));
+        .and_then(|epoch| Lease::recover(&candidate.identity, epoch, in_sync, view.timings.lease_duration, version));
     let reason = if unheard.is_empty() && lost.is_empty() {
         CreateReason::Recovered { last: highest }
     } else {
@@ -91,7 +103,13 @@ fn recover(view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<Re
 
 /// Who of those that may hold confirmed messages which nobody else holds is not there, or not clean. Empty: the highest
 /// clean log is safe to go on with.
-fn lost_with_the_lease(view: &View, last: Option<&Lease>, heard: &[&Report], highest: Position) -> Vec<LostMember> {
+fn lost_with_the_lease(
+    view: &View,
+    last: Option<&Lease>,
+    heard: &[&Report],
+    highest: Position,
+    version: ClusterVersion,
+) -> Vec<LostMember> {
     let mut lost: Vec<LostMember> = needed_members(last, heard)
         .into_iter()
         .filter(|member| !heard.iter().any(|report| member.is(&report.identity)))
@@ -109,7 +127,19 @@ fn lost_with_the_lease(view: &View, last: Option<&Lease>, heard: &[&Report], hig
         member: report.identity.member(view.spec.processes_in_set),
         why: LostWhy::Damaged,
     }));
+    let ahead = heard.iter().filter(|report| report.last > highest && report.state == StoreState::Clean);
+    lost.extend(ahead.filter_map(|report| outdated(view, report, version)));
     lost
+}
+
+/// May be elected in a cluster of that version, as far as its store and its build go.
+fn is_fit(report: &Report, version: ClusterVersion) -> bool {
+    report.state == StoreState::Clean && report.knows.contains(version)
+}
+
+fn outdated(view: &View, report: &Report, version: ClusterVersion) -> Option<LostMember> {
+    let why = report.knows.check(version).err()?;
+    Some(LostMember { member: report.identity.member(view.spec.processes_in_set), why: LostWhy::Outdated { why } })
 }
 
 /// The newest in-sync set known, from the highest log or from the Lease as last seen. Where the two are of one epoch nothing

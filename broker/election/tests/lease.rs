@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Member, ProcessId, ReplicaName, StoreId};
 
 const DURATION: Duration = Duration::from_secs(5);
@@ -72,10 +73,53 @@ fn only_the_holder_changes_the_set_and_renews() {
 fn a_living_primary_creates_the_lease_as_it_was() {
     let (a, b) = (identity("a", 1, 1), identity("b", 2, 1));
     let lease = Lease::bootstrap(&a, set(&[&a, &b], false), DURATION).unwrap().elect(&b, &[a.clone()].into()).unwrap();
-    let again = Lease::as_it_was(&b, lease.epoch(), lease.in_sync().clone(), DURATION).unwrap();
+    let again = Lease::as_it_was(&b, lease.epoch(), lease.in_sync().clone(), DURATION, lease.cluster_version()).unwrap();
     assert!(again.same_configuration(&lease));
-    assert!(Lease::as_it_was(&b, Epoch(2), set(&[&a], false), DURATION).is_err());
+    assert!(Lease::as_it_was(&b, Epoch(2), set(&[&a], false), DURATION, ClusterVersion::FIRST).is_err());
 }
+
+/// Every way from one Lease to the next, a few steps deep: the version goes up by [`Lease::raised`] alone, and never down.
+#[test]
+fn no_constructor_lowers_the_version_of_the_cluster() {
+    let all = [identity("a", 1, 1), identity("b", 2, 1), identity("c", 3, 1)];
+    let everybody = || all.iter().cloned().collect::<BTreeSet<_>>();
+    let first = Lease::bootstrap(&all[0], set(&[&all[0], &all[1], &all[2]], false), DURATION).unwrap();
+    assert_eq!(first.cluster_version(), ClusterVersion::FIRST);
+    let mut leases = vec![first];
+    let mut steps = 0;
+    for _ in 0..5 {
+        let mut next = Vec::new();
+        for lease in &leases {
+            let version = lease.cluster_version();
+            let holder = lease.holder().unwrap().clone();
+            let same = [
+                lease.elect(&all[1], &everybody()).unwrap(),
+                lease.elect(&holder, &everybody()).unwrap(),
+                lease.with_set(&holder, lease.in_sync().clone()).unwrap(),
+                lease.renewed(&holder, DURATION).unwrap(),
+                Lease::as_it_was(&holder, lease.epoch(), lease.in_sync().clone(), DURATION, version).unwrap(),
+            ];
+            for derived in same {
+                assert_eq!(derived.cluster_version(), version, "{lease} became {derived}");
+                next.push(derived);
+            }
+            for to in 1..=3 {
+                let raised = lease.raised(&holder, ClusterVersion(to)).unwrap();
+                assert_eq!(raised.cluster_version(), version.max(ClusterVersion(to)), "{lease}");
+                assert!(raised.same_configuration(lease), "{lease} became {raised}");
+                next.push(raised);
+            }
+            steps += 8;
+        }
+        next.sort_by_key(|lease| (lease.epoch(), lease.holder().cloned(), lease.cluster_version()));
+        next.dedup();
+        leases = next;
+    }
+    assert!(steps > 200, "{steps}");
+    let stranger = leases[0].raised(&identity("a", 1, 2), ClusterVersion(3));
+    assert!(matches!(stranger, Err(NotHolder::HeldByAnother { .. })), "{stranger:?}");
+}
+
 
 #[test]
 fn what_is_no_lease_is_refused() {
@@ -85,6 +129,7 @@ fn what_is_no_lease_is_refused() {
         epoch: Epoch(1),
         in_sync: set(&[&a, &b], false),
         duration: DURATION,
+        cluster_version: ClusterVersion::FIRST,
         renewed: None,
     };
     assert!(Lease::from_parts(good.clone()).is_ok());
@@ -101,6 +146,7 @@ fn what_is_no_lease_is_refused() {
             MalformedLease::HolderOutsideSet { holder: a.clone() },
         ),
         (LeaseParts { epoch: Epoch(0), ..good.clone() }, MalformedLease::NoEpoch),
+        (LeaseParts { cluster_version: ClusterVersion(0), ..good.clone() }, MalformedLease::NoVersion),
         (LeaseParts { duration: Duration::ZERO, ..good.clone() }, MalformedLease::Duration(Duration::ZERO)),
         (LeaseParts { duration: Duration::MAX, ..good }, MalformedLease::Duration(Duration::MAX)),
     ] {

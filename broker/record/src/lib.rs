@@ -8,6 +8,7 @@ mod body;
 mod frame;
 mod ids;
 mod record;
+pub mod version;
 mod wire;
 
 pub use body::{Body, Rope};

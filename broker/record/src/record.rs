@@ -65,6 +65,11 @@ pub enum Record {
         up_to: Index,
         except: Vec<Index>,
     },
+    /// Changes nothing. Of a version that there is not, for tests of upgrades.
+    #[cfg(feature = "made-up-version")]
+    MadeUp {
+        epoch: Epoch,
+    },
 }
 
 /// A piece of a sync point: the state as of one position, by which a replica without the log's beginning starts its own.
@@ -223,6 +228,8 @@ impl Record {
     pub(crate) const PART: u8 = 13;
     const DISCARD: u8 = 14;
     pub(crate) const PUBLISH_IN_PARTS: u8 = 15;
+    #[cfg(feature = "made-up-version")]
+    pub(crate) const MADE_UP: u8 = 255;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -246,6 +253,8 @@ impl Record {
             Self::Dequeue { queue, messages } => _ = w.u8(10).u64(queue.0.0).indexes(messages),
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
+            #[cfg(feature = "made-up-version")]
+            Self::MadeUp { epoch } => _ = w.u8(Self::MADE_UP).u64(epoch.0),
         }
     }
 
@@ -279,6 +288,8 @@ impl Record {
             10 => Self::Dequeue { queue: r.queue()?, messages: r.indexes()? },
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
+            #[cfg(feature = "made-up-version")]
+            Self::MADE_UP => Self::MadeUp { epoch: Epoch(r.u64()?) },
             tag => return Err(RecordError::UnknownTag { tag }),
         };
         r.finish()?;

@@ -31,6 +31,7 @@ fn nobody_while_renewals_are_seen_whatever_the_clocks_say() {
             epoch: lease.epoch(),
             in_sync: lease.in_sync().clone(),
             duration: lease.duration(),
+            cluster_version: lease.cluster_version(),
             renewed: Some(Renewal(RENEWED as i64 * 1_000 + skew_us)),
         })
         .unwrap();

@@ -297,6 +297,7 @@ impl World {
             epoch: Epoch(lease.epoch().0 + 1),
             in_sync,
             duration: DURATION,
+            cluster_version: lease.cluster_version(),
             renewed: None,
         };
         Lease::from_parts(parts).unwrap()
