@@ -8,8 +8,10 @@ ifneq ($(shell command -v mold 2>/dev/null),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 endif
 
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean
+.PHONY: help demo test unit clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +24,12 @@ demo: release ## Three brokers here, a publisher and a consumer at work, the pri
 
 test: unit clients ## All tests that need no cluster
 
-unit: need ## The Rust tests
+unit: need made-up ## The Rust tests
 	$(CARGO) test --workspace --locked --quiet
+
+made-up: need ## The broker as a build of a made-up next version, for the tests of upgrades
+	$(CARGO) build --locked --quiet -p understudy-broker --features made-up-version
+	mkdir -p $(TARGET)/made-up && cp $(TARGET)/debug/understudy-broker $(TARGET)/made-up/
 
 clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
 	e2e/clients/run

@@ -11,6 +11,7 @@ use std::time::Instant;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use understudy_journal::{Finished, Journal, JournalError};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Frame, Index};
 use understudy_replication::Session;
 
@@ -36,6 +37,8 @@ pub(crate) enum Order {
     /// Report how far the log is durable.
     Barrier(Writer),
     PersistEpoch(Epoch),
+    /// Of the cluster, before anything that it brought is appended.
+    PersistVersion(ClusterVersion),
     Truncate(Index),
     BeginBase,
     CompleteBase(Session),
@@ -189,6 +192,7 @@ impl JournalThread {
                 Ok(())
             }
             Order::PersistEpoch(epoch) => self.journal.persist_epoch(epoch),
+            Order::PersistVersion(version) => self.journal.persist_version(version),
             Order::Truncate(after) => self.journal.truncate_after(after),
             Order::BeginBase => self.give_up_base().and_then(|()| self.journal.begin_base()),
             Order::CompleteBase(session) => {

@@ -16,6 +16,7 @@ mod kubernetes;
 mod lease_requests;
 mod metrics;
 mod node;
+mod outdated;
 mod parent;
 mod peers;
 mod recorded_sets;

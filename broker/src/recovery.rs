@@ -70,7 +70,16 @@ impl Rebuild {
         let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
         Ok(Recovered {
             core,
-            log: RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged: journal.is_damaged() },
+            log: RecoveredLog {
+                known_epoch,
+                cluster_version: journal.cluster_version(),
+                history,
+                first,
+                floor,
+                applied,
+                pending,
+                damaged: journal.is_damaged(),
+            },
             recorded_sets,
         })
     }

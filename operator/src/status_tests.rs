@@ -69,6 +69,18 @@ fn conditions(status: &BrokerClusterStatus) -> String {
 }
 
 #[test]
+fn a_replica_of_a_build_that_is_too_old_is_named_with_the_cure() {
+    let mut case = Case::new();
+    let status = wire::Status {
+        needs_upgrade: "this build knows versions 1 to 2, the cluster is at version 3: upgrade it".into(),
+        ..status(2, 1, wire::Role::Recovering)
+    };
+    case.scene.sight.handle_status(&name(2), status, true, case.scene.now).unwrap();
+    case.check(expect![[r#""#]]);
+    assert_eq!(case.assess(None, 0).cluster_version, Some(1));
+}
+
+#[test]
 fn all_is_well() {
     let case = Case::new();
     case.check(expect![[r#"

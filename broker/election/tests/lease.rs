@@ -73,7 +73,8 @@ fn only_the_holder_changes_the_set_and_renews() {
 fn a_living_primary_creates_the_lease_as_it_was() {
     let (a, b) = (identity("a", 1, 1), identity("b", 2, 1));
     let lease = Lease::bootstrap(&a, set(&[&a, &b], false), DURATION).unwrap().elect(&b, &[a.clone()].into()).unwrap();
-    let again = Lease::as_it_was(&b, lease.epoch(), lease.in_sync().clone(), DURATION, lease.cluster_version()).unwrap();
+    let again =
+        Lease::as_it_was(&b, lease.epoch(), lease.in_sync().clone(), DURATION, lease.cluster_version()).unwrap();
     assert!(again.same_configuration(&lease));
     assert!(Lease::as_it_was(&b, Epoch(2), set(&[&a], false), DURATION, ClusterVersion::FIRST).is_err());
 }
@@ -119,7 +120,6 @@ fn no_constructor_lowers_the_version_of_the_cluster() {
     let stranger = leases[0].raised(&identity("a", 1, 2), ClusterVersion(3));
     assert!(matches!(stranger, Err(NotHolder::HeldByAnother { .. })), "{stranger:?}");
 }
-
 
 #[test]
 fn what_is_no_lease_is_refused() {

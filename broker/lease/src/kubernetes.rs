@@ -8,6 +8,7 @@
 //! | epoch | `spec.leaseTransitions` |
 //! | in-sync set | annotation `understudy.dev/in-sync`: members, separated by commas |
 //! | duration | `spec.leaseDurationSeconds`, rounded up; in full in annotation `understudy.dev/lease-duration-ms` |
+//! | cluster's version | annotation `understudy.dev/version`; absent: 1 |
 //! | renewed | `spec.renewTime`, by the writer's clock |
 //!
 //! Needs the verbs `get`, `list`, `watch`, `create` and `update`.
@@ -28,7 +29,7 @@ use kube::runtime::watcher;
 use understudy_election::{Lease, Version};
 
 use crate::{LeaseError, LeaseStore, Stored, SwapError};
-pub use encoding::{DURATION_ANNOTATION, IN_SYNC_ANNOTATION};
+pub use encoding::{DURATION_ANNOTATION, IN_SYNC_ANNOTATION, VERSION_ANNOTATION};
 
 /// A primary renews several times within its Lease's duration, so a watch that shows nothing for this long has either lost
 /// its connection without noticing or watches a primary that does not renew. One read tells which.

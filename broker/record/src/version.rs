@@ -31,10 +31,7 @@ impl ClusterVersion {
     pub const OLDEST: Self = Self::FIRST;
 
     /// The newest cluster that this build may be part of.
-    #[cfg(not(feature = "made-up-version"))]
-    pub const NEWEST: Self = Self(2);
-    #[cfg(feature = "made-up-version")]
-    pub const NEWEST: Self = Self(3);
+    pub const NEWEST: Self = Self(2 + cfg!(feature = "made-up-version") as u32);
 
     /// As a wire or a file has it, where 0 stands for what was not said.
     pub fn said(number: u32) -> Self {
@@ -105,7 +102,10 @@ impl fmt::Display for UnknownVersion {
         let Self { knows, cluster } = self;
         write!(f, "knows {knows}, the cluster is at version {cluster}: ")?;
         if *cluster > knows.newest {
-            write!(f, "upgrade it to one that knows version {cluster}; a cluster does not go back to an earlier version")
+            write!(
+                f,
+                "upgrade it to one that knows version {cluster}; a cluster does not go back to an earlier version"
+            )
         } else {
             write!(f, "upgrade by way of a build that knows both version {cluster} and version {}", knows.oldest)
         }
@@ -118,15 +118,15 @@ impl Record {
         match tag {
             1..=15 => Some(ClusterVersion(1)),
             #[cfg(feature = "made-up-version")]
-            Self::MADE_UP => Some(ClusterVersion(3)),
+            Self::MADE_UP => Some(ClusterVersion::NEWEST),
             _ => None,
         }
     }
 
-    /// What the primary of a cluster at version 3 writes once in an epoch.
+    /// What the primary of a cluster at the made-up version writes once in an epoch.
     #[cfg(feature = "made-up-version")]
     pub fn once_an_epoch(epoch: crate::Epoch, cluster: ClusterVersion) -> Option<Self> {
-        (cluster >= ClusterVersion(3)).then_some(Self::MadeUp { epoch })
+        (cluster >= ClusterVersion::NEWEST).then_some(Self::MadeUp { epoch })
     }
 
     /// What a primary writes once in an epoch for the sake of the cluster's version: nothing so far.

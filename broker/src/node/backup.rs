@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use understudy_record::version::VersionRange;
 use understudy_record::{Epoch, Identity, ReplicaName};
 use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
 
-use super::{Node, Order, Role, ToPrimary, UpstreamEvent, Writer};
+use super::{Node, Order, Role, ToPrimary, UpstreamEvent, Writer, versions};
 use crate::peers::Target;
 
 /// The pause before a connection that failed is tried again; doubles up to the longest.
@@ -16,9 +17,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct BackupRole {
     pub(super) backup: Backup,
     /// The connection to the primary, by its number.
-    link: Option<u64>,
+    pub(super) link: Option<u64>,
     sender: Option<mpsc::UnboundedSender<ToPrimary>>,
-    target: Option<(Epoch, ReplicaName)>,
+    pub(super) target: Option<(Epoch, ReplicaName)>,
     dial_at: Duration,
     pause: Duration,
     /// Why there was no connection, as last told: the same is not worth a line every half second.
@@ -38,7 +39,7 @@ impl BackupRole {
         }
     }
 
-    fn say(&self, word: ToPrimary) {
+    pub(super) fn say(&self, word: ToPrimary) {
         if let Some(sender) = &self.sender {
             _ = sender.send(word);
         }
@@ -50,6 +51,10 @@ impl Node {
     pub(super) fn follow_lease(&mut self) {
         let Role::Backup(role) = &mut self.role else { return };
         let Some((lease, version)) = &self.lease else { return };
+        if let Err(why) = VersionRange::OWN.check(lease.cluster_version()) {
+            return self.stand_aside(why);
+        }
+        self.needs_upgrade = None;
         let Some(holder) = lease.holder() else { return };
         if *holder == self.me {
             // Rule 8: this process, not its name. An earlier process's role is nobody's until an election.
@@ -100,6 +105,9 @@ impl Node {
         if role.link != Some(link) {
             return; // of a connection that was given up
         }
+        if let Some(reason) = versions::unknown_kind(&event) {
+            return self.give_way(reason);
+        }
         match event {
             UpstreamEvent::Connected(sender) => {
                 role.sender = Some(sender);
@@ -116,6 +124,7 @@ impl Node {
                     PrimaryMessage::Welcome(welcome) => backup.handle_welcome(now, welcome, out),
                     PrimaryMessage::Records(records) => backup.handle_records(now, records, out),
                     PrimaryMessage::Base(base) => backup.handle_base(now, base, out),
+                    PrimaryMessage::Version(version) => backup.handle_version(version, out),
                     PrimaryMessage::Refusal(refusal) => {
                         tracing::debug!(epoch = %refusal.epoch, "refused: {}", refusal.reason);
                         Ok(()) // it ends the stream
@@ -161,6 +170,7 @@ impl Node {
             let Role::Backup(role) = &mut self.role else { return };
             match output {
                 BackupOutput::PersistEpoch(epoch) => self.journal.order(Order::PersistEpoch(epoch)),
+                BackupOutput::PersistVersion(version) => self.journal.order(Order::PersistVersion(version)),
                 BackupOutput::Truncate(after) => {
                     tracing::info!(%after, "cutting a tail that the primary does not have");
                     self.recorded_sets.cut_after(after);
@@ -219,7 +229,7 @@ impl Node {
         self.ended = true;
     }
 
-    fn drop_upstream(&mut self, reset: bool) {
+    pub(super) fn drop_upstream(&mut self, reset: bool) {
         self.upstream.close();
         let now = self.now;
         let Role::Backup(role) = &mut self.role else { return };

@@ -10,6 +10,7 @@ mod clients;
 mod event;
 mod primary;
 mod status;
+mod versions;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, watch};
 use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
+use understudy_record::version::VersionRange;
 use understudy_record::{Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
@@ -96,6 +98,8 @@ pub(crate) struct Node {
     shared: Arc<Shared>,
     /// Since when this process has been on its way out.
     leaving: Option<Duration>,
+    /// Why this replica takes part in nothing before it gets another build.
+    needs_upgrade: Option<String>,
     ended: bool,
     /// Ends when the journal has marked the store as damaged.
     damage_noted: Option<std::sync::mpsc::Receiver<()>>,
@@ -148,6 +152,7 @@ impl Node {
             alarms: Alarms::default(),
             shared: parts.shared,
             leaving: None,
+            needs_upgrade: None,
             ended: false,
             damage_noted: None,
             more_to_deliver: false,
@@ -386,6 +391,7 @@ impl Node {
                 Frame::record(Position { epoch, index }, committed, &record, arena)
             })
             .collect();
+        versions::check_writable(&frames, role.primary.cluster_version());
         self.checkpoints.note_written(frames.iter().map(Frame::len).sum());
         self.journal.order(Order::Append(Writer::Primary(epoch), frames.clone()));
         role.primary.handle_appended(self.now, &frames, &mut role.outputs);
@@ -424,6 +430,7 @@ impl Node {
             me: self.me.clone(),
             replicated_only: self.config.replicated_only(),
             backup_timeout: self.config.backup_timeout,
+            knows: VersionRange::OWN,
         };
         let Recovered { core, log, recorded_sets } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");

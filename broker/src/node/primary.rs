@@ -7,13 +7,14 @@ use bytes::BytesMut;
 use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
+use understudy_record::version::VersionRange;
 use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record, ReplicaName};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
     StreamId, SyncId,
 };
 
-use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role};
+use super::{BacklogReply, BacklogRequest, Flow, FollowerEvent, Node, Role, versions};
 use crate::peers::ChunkToSend;
 use crate::resources::Alarms;
 
@@ -100,7 +101,9 @@ impl Node {
             return;
         }
         let mut outputs = Vec::new();
-        let (history, first) = match role.backup.handle_elected(epoch, &mut outputs) {
+        // Never lower than what this store knows: somebody may have put the Lease back by hand.
+        let cluster_version = lease.cluster_version().max(role.backup.cluster_version());
+        let (history, first) = match role.backup.handle_elected(epoch, cluster_version, &mut outputs) {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(%epoch, "elected, but cannot take the role: {error}");
@@ -120,10 +123,13 @@ impl Node {
             stall_timeout: self.config.stall_timeout,
             lease_duration: self.config.lease_duration,
             resume_records: self.config.resume_records,
+            knows: VersionRange::OWN,
+            version: cluster_version,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
-        let keeper = LeaseKeeper::new(self.now, self.me.clone(), lease, version, self.config.lease_duration);
+        let mut keeper = LeaseKeeper::new(self.now, self.me.clone(), lease, version, self.config.lease_duration);
+        keeper.raise(cluster_version);
         self.role = Role::Primary(Box::new(PrimaryRole {
             primary,
             keeper,
@@ -137,8 +143,9 @@ impl Node {
             trouble: None,
             proof: None,
         }));
-        tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
+        tracing::info!(%epoch, %cluster_version, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
+        self.take_up_version(epoch, cluster_version);
         self.core.promote(&mut self.out);
         self.settle();
         self.publish_status();
@@ -281,7 +288,8 @@ impl Node {
             in_sync: role.primary.in_force().iter().cloned().collect(),
         };
         let pieces = std::iter::once(start).chain(self.core.snapshot_topology()).chain([BasePiece::TopologyEnd]);
-        let frames = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
+        let frames: Vec<Frame> = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
+        versions::check_writable(&frames, role.primary.cluster_version());
         let queues = self.core.queues();
         let unclaimed = self.core.unclaimed_parts();
         let queues: Vec<_> = (!unclaimed.is_empty())
@@ -358,6 +366,8 @@ impl Node {
         let stalled = self.is_stalled();
         let Role::Primary(role) = &mut self.role else { return };
         role.primary.handle_timeout(self.now, &mut role.outputs);
+        self.tick_version();
+        let Role::Primary(role) = &mut self.role else { return };
         let (epoch, handing_over) = (role.primary.epoch(), role.keeper.successor().is_some());
         if stalled && !handing_over && self.hand_over(epoch, None).is_ok() {
             tracing::error!("the journal makes no progress: handing over to a backup");

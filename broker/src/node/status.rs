@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use understudy_journal::Progress;
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Index, Position, ReplicaName};
 use understudy_replication::{CatchUpProgress, FollowerStatus};
 
@@ -49,11 +50,17 @@ pub(crate) struct NodeStatus {
     /// What this replica runs short of.
     pub(crate) alarms: Alarms,
     pub(crate) failure: Option<String>,
+    /// The cluster's: in force, or as the store remembers it.
+    pub(crate) cluster_version: ClusterVersion,
+    /// Why this replica waits for another build.
+    pub(crate) needs_upgrade: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum RoleStatus {
     Recovering,
+    /// Its build is too old for its log: it takes part in nothing.
+    Outdated,
     Backup {
         primary: Option<Identity>,
         /// For how long no primary has been heard, and whether by a reset.
@@ -82,7 +89,7 @@ pub(crate) enum RoleStatus {
 impl NodeStatus {
     pub(crate) fn is_clean(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
             RoleStatus::Primary { .. } => true,
             RoleStatus::Backup { clean, .. } => *clean,
         }
@@ -91,7 +98,7 @@ impl NodeStatus {
     /// Serves, or follows as a member of the set: what a budget of disruptions may count on.
     pub(crate) fn is_ready(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
             RoleStatus::Primary { isolated, .. } => !isolated,
             RoleStatus::Backup { primary, catch_up, .. } => {
                 primary.is_some() && catch_up.is_none() && self.in_sync.iter().any(|member| member.is(&self.me))
@@ -146,6 +153,8 @@ impl Shared {
             journal_stalled_ms: 0,
             alarms: Alarms::default(),
             failure: None,
+            cluster_version: ClusterVersion::FIRST,
+            needs_upgrade: None,
         };
         Self {
             status: watch::Sender::new(status),
@@ -167,6 +176,14 @@ impl Shared {
 
     pub(crate) fn failure(&self) -> Option<String> {
         self.failure.lock().ok().and_then(|failure| failure.clone())
+    }
+
+    /// The store is of a newer build: no core thread will ever say anything.
+    pub(crate) fn set_outdated(&self, reason: String) {
+        self.status.send_modify(|status| {
+            status.role = RoleStatus::Outdated;
+            status.needs_upgrade = Some(reason);
+        });
     }
 
     pub(crate) fn set_flow(&self, flow: Flow) {
@@ -218,11 +235,18 @@ impl Node {
             journal_stalled_ms: self.journal.stalled_ms(),
             alarms: self.alarms,
             failure: self.shared.failure(),
+            cluster_version: match &self.role {
+                Role::Primary(role) => role.primary.cluster_version(),
+                Role::Backup(role) => role.backup.cluster_version(),
+                Role::Recovering => ClusterVersion::FIRST,
+            },
+            needs_upgrade: self.needs_upgrade.clone(),
         }
     }
 
     fn role_status(&self) -> RoleStatus {
         match &self.role {
+            Role::Recovering if self.needs_upgrade.is_some() => RoleStatus::Outdated,
             Role::Recovering => RoleStatus::Recovering,
             Role::Backup(role) => RoleStatus::Backup {
                 primary: role.backup.primary().cloned(),

@@ -20,3 +20,4 @@ mod large;
 mod min_in_sync;
 mod relay;
 mod storage;
+mod versions;

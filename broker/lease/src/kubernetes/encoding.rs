@@ -7,12 +7,14 @@ use k8s_openapi::api::coordination::v1::{Lease as KubeLease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, MalformedLease, Renewal, Version};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Member};
 
 use crate::{LeaseError, SwapError};
 
 pub const IN_SYNC_ANNOTATION: &str = "understudy.dev/in-sync";
 pub const DURATION_ANNOTATION: &str = "understudy.dev/lease-duration-ms";
+pub const VERSION_ANNOTATION: &str = "understudy.dev/version";
 
 const HOLDER_FIELD: &str = "spec.holderIdentity";
 const EPOCH_FIELD: &str = "spec.leaseTransitions";
@@ -31,6 +33,7 @@ pub(super) fn decode(lease: &KubeLease) -> Result<(Lease, Version), LeaseError> 
         epoch: u64::try_from(epoch).map(Epoch).map_err(|_| malformed(EPOCH_FIELD, format!("{epoch} is negative")))?,
         in_sync: parse_set(annotation(IN_SYNC_ANNOTATION).ok_or_else(|| missing(IN_SYNC_ANNOTATION))?)?,
         duration: parse_duration(annotation(DURATION_ANNOTATION), spec)?,
+        cluster_version: parse_version(annotation(VERSION_ANNOTATION))?,
         renewed: spec.renew_time.as_ref().map(|time| Renewal(time.0.as_microsecond())),
     };
     let lease = Lease::from_parts(parts).map_err(|error| malformed(field_of(&error), error))?;
@@ -72,6 +75,7 @@ fn annotations(lease: &Lease) -> BTreeMap<String, String> {
     [
         (IN_SYNC_ANNOTATION.to_owned(), members.join(",")),
         (DURATION_ANNOTATION.to_owned(), lease.duration().as_millis().to_string()),
+        (VERSION_ANNOTATION.to_owned(), lease.cluster_version().to_string()),
     ]
     .into()
 }
@@ -97,6 +101,13 @@ fn parse_set(text: &str) -> Result<BTreeSet<Member>, LeaseError> {
     Ok(members)
 }
 
+/// A Lease of before there were versions does not say it.
+fn parse_version(text: Option<&str>) -> Result<ClusterVersion, LeaseError> {
+    let Some(text) = text else { return Ok(ClusterVersion::FIRST) };
+    let number = text.parse().map_err(|_| malformed(VERSION_ANNOTATION, format!("not a number: {text:?}")))?;
+    Ok(ClusterVersion(number))
+}
+
 /// To the millisecond where our annotation says it, otherwise in seconds.
 fn parse_duration(exact: Option<&str>, spec: &LeaseSpec) -> Result<Duration, LeaseError> {
     if let Some(text) = exact {
@@ -115,6 +126,7 @@ fn field_of(error: &MalformedLease) -> &'static str {
         }
         MalformedLease::HolderOutsideSet { .. } => HOLDER_FIELD,
         MalformedLease::NoEpoch => EPOCH_FIELD,
+        MalformedLease::NoVersion => VERSION_ANNOTATION,
         MalformedLease::Duration(_) => DURATION_FIELD,
     }
 }

@@ -7,4 +7,5 @@ mod mended;
 mod node;
 mod scenarios;
 mod store;
+mod versions;
 mod world;
