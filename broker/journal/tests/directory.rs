@@ -90,22 +90,25 @@ fn a_lost_damaged_or_newer_store_file_is_told_apart() {
     assert!(matches!(newer, OpenError::Newer { found: 2, known: 1, .. }), "{newer}");
 }
 
-/// A directory whose log holds three records, after `change`; why it cannot be opened, and its files before and after that.
+/// A directory whose log holds three records, after `change`; why it cannot be opened.
 fn refused(change: impl FnOnce(&mut Journal)) -> OpenError {
-    let dir = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().expect("a directory that may be used");
     let mut journal = open(take(dir.path())).journal;
-    journal.append(&records(1, 1..=3)).unwrap();
+    journal.append(&records(1, 1..=3)).expect("a directory that may be used");
     change(&mut journal);
-    journal.sync().unwrap();
+    journal.sync().expect("a directory that may be used");
     drop(journal);
     let contents = || {
         let storage = take(dir.path());
-        let mut names = storage.list().unwrap();
+        let mut names = storage.list().expect("a directory that may be used");
         names.sort();
-        names.into_iter().map(|name| std::fs::read(dir.path().join(name)).unwrap()).collect::<Vec<_>>()
+        names
+            .into_iter()
+            .map(|name| std::fs::read(dir.path().join(name)).expect("a directory that may be used"))
+            .collect::<Vec<_>>()
     };
     let before = contents();
-    let error = try_open(take(dir.path())).err().unwrap();
+    let error = try_open(take(dir.path())).err().expect("a directory that may be used");
     assert_eq!(contents(), before, "nothing was touched");
     error
 }
@@ -152,7 +155,7 @@ fn of_unknown_kind(frame: Frame) -> Frame {
     bytes[..4].copy_from_slice(&checksum.to_le_bytes());
     let mut rope = Rope::default();
     rope.push(bytes.into());
-    Frame::take(&mut rope).unwrap().unwrap()
+    Frame::take(&mut rope).expect("a frame with its checksum").expect("a whole frame")
 }
 
 #[test]
