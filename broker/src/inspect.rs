@@ -429,7 +429,7 @@ mod tests {
         };
         let expected = "\
 store 0000000000000000000000000000feed in /data
-  knows epoch 3, generation 2; ends at record 3:120, committed to 119 at least
+  knows epoch 3 and version 2 of the cluster, generation 2; ends at record 3:120, committed to 119 at least
   in use by process 77: this is what it had written a moment ago
 
 checkpoint as of record 3:100, 500 B long; the log cannot be cut below 104

@@ -88,3 +88,51 @@ impl Node {
         self.publish_status();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use understudy_record::{FRAME_HEADER_BYTES, Index, Position, Rope};
+    use understudy_replication::Records;
+
+    use super::*;
+
+    fn frame() -> Frame {
+        let record = Record::Discard { parts: vec![Index(3)] };
+        Frame::record(Position::new(Epoch(2), Index(7)), Index(0), &record, &mut BytesMut::new())
+    }
+
+    /// The frame with the tag of a kind that there is not, as a newer primary would send it.
+    fn of_unknown_kind(frame: &Frame) -> Frame {
+        let mut bytes = frame.pieces().fold(Vec::new(), |all, piece| [&all[..], piece].concat());
+        bytes[FRAME_HEADER_BYTES] = 254;
+        let checksum = crc32c::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+        let mut rope = Rope::default();
+        rope.push(bytes.into());
+        Frame::take(&mut rope).unwrap().unwrap()
+    }
+
+    fn records(frames: Vec<Frame>) -> UpstreamEvent {
+        UpstreamEvent::Message(PrimaryMessage::Records(Records { epoch: Epoch(2), committed: Index(0), frames }))
+    }
+
+    #[test]
+    fn a_record_of_an_unknown_kind_is_seen_before_anything_is_done_with_it() {
+        assert_eq!(unknown_kind(&records(vec![frame()])), None);
+        let told = unknown_kind(&records(vec![frame(), of_unknown_kind(&frame())]));
+        let expected = "the primary sends a record at 2:7 of a kind that this build does not know: upgrade it";
+        assert_eq!(told.as_deref(), Some(expected));
+    }
+
+    #[test]
+    fn what_the_cluster_knows_may_be_written() {
+        check_writable(&[frame()], ClusterVersion::FIRST);
+    }
+
+    #[test]
+    #[should_panic(expected = "the cluster is at ClusterVersion(1)")]
+    fn what_it_does_not_know_is_never_written() {
+        check_writable(&[of_unknown_kind(&frame())], ClusterVersion::FIRST);
+    }
+}
