@@ -28,7 +28,8 @@ unit: need made-up ## The Rust tests
 	$(CARGO) test --workspace --locked --quiet
 
 made-up: need ## The broker as a build of a made-up next version, for the tests of upgrades
-	$(CARGO) build --locked --quiet -p understudy-broker --features made-up-version
+	@# As a part of the whole workspace, so that what others made is compiled once.
+	$(CARGO) build --locked --quiet --workspace --bin understudy-broker --features understudy-broker/made-up-version
 	mkdir -p $(TARGET)/made-up && cp $(TARGET)/debug/understudy-broker $(TARGET)/made-up/
 
 clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
