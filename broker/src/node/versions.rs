@@ -1,6 +1,7 @@
 //! The core thread and the cluster's version: when it is raised, what it lets be written, and what a build does that it
 //! leaves behind.
 
+use understudy_core::Core;
 use understudy_record::version::{ClusterVersion, UnknownVersion};
 use understudy_record::{Epoch, Frame, Record};
 use understudy_replication::PrimaryMessage;
@@ -83,6 +84,7 @@ impl Node {
         role.say(ToPrimary::Leaving(reason.clone()));
         self.needs_upgrade = Some(reason);
         self.give_up_checkpoint();
+        self.core = Core::new(self.config.seed);
         // The stream is the primary's to end, once it has read that word; nothing that comes on it is heard any more.
         self.role = Role::Recovering;
         self.publish_status();
