@@ -8,8 +8,10 @@ ifneq ($(shell command -v mold 2>/dev/null),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS ?= -C link-arg=-fuse-ld=mold
 endif
 
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean
+.PHONY: help demo test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,9 +24,13 @@ demo: release ## Three brokers here, a publisher and a consumer at work, the pri
 
 test: unit clients ## All tests that need no cluster
 
-unit: need ## The Rust tests
+unit: need made-up ## The Rust tests
 	$(CARGO) test --workspace --locked --quiet
 
+made-up: need ## The broker as a build of a made-up next version, for the tests of upgrades
+	@# As a part of the whole workspace, so that what others made is compiled once.
+	$(CARGO) build --locked --quiet --workspace --bin understudy-broker --features understudy-broker/made-up-version
+	mkdir -p $(TARGET)/made-up && cp $(TARGET)/debug/understudy-broker $(TARGET)/made-up/
 SEEDS ?= 0..2000
 SIM = $(CARGO) run --release --locked --quiet -p understudy-sim --features variants --
 

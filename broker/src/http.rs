@@ -58,8 +58,12 @@ async fn ready(State(health): State<Health>) -> impl IntoResponse {
     if status.is_ready() {
         return (StatusCode::OK, "ok\n".to_owned());
     }
+    if let Some(why) = &status.needs_upgrade {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
+    }
     let why = match &status.role {
         RoleStatus::Recovering => return (StatusCode::SERVICE_UNAVAILABLE, recovering(&health.shared)),
+        RoleStatus::Outdated => "waiting for another build\n",
         RoleStatus::Ended => "ending\n",
         RoleStatus::Primary { .. } => "isolated: no client is served\n",
         RoleStatus::Backup { primary: None, .. } => "no primary is heard\n",

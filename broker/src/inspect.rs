@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use serde_json::{Value, json};
 use understudy_journal::inspect::{
-    CheckpointSeen, Damage, DamageKind, Depth, Inspection, ReadOnlyDir, SegmentRole, SegmentSeen, User, inspect,
+    CheckpointSeen, Damage, DamageKind, Depth, Inspection, ReadOnlyDir, SegmentRole, SegmentSeen, StoreSeen, User,
+    inspect,
 };
 
 /// The word after which the command line is this one's.
@@ -83,6 +84,7 @@ impl Report<'_> {
                 "id": store.id.to_string(),
                 "known_epoch": store.known_epoch.0,
                 "generation": store.generation,
+                "version": store.version.0,
             })),
             "used_by": user,
             "last": found.last.map(|last| json!({"epoch": last.epoch.0, "index": last.index.0})),
@@ -182,7 +184,8 @@ impl Report<'_> {
         match found.store {
             Some(store) => {
                 writeln!(f, "store {} in {}", store.id, found.place)?;
-                write!(f, "  knows epoch {}, generation {}", store.known_epoch, store.generation)?;
+                let StoreSeen { known_epoch, generation, version, .. } = store;
+                write!(f, "  knows epoch {known_epoch} and version {version} of the cluster, generation {generation}")?;
             }
             None => {
                 writeln!(f, "a store in {}", found.place)?;
@@ -352,7 +355,8 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use understudy_journal::inspect::{Counts, Leftover, Live, StoreSeen};
+    use understudy_journal::inspect::{Counts, Leftover, Live};
+    use understudy_record::version::ClusterVersion;
     use understudy_record::{Epoch, Index, Position, StoreId};
 
     use super::*;
@@ -400,7 +404,12 @@ mod tests {
         Inspection {
             place: "/data".into(),
             depth: Depth::Opening,
-            store: Some(StoreSeen { id: StoreId(0xfeed), known_epoch: Epoch(3), generation: 2 }),
+            store: Some(StoreSeen {
+                id: StoreId(0xfeed),
+                known_epoch: Epoch(3),
+                generation: 2,
+                version: ClusterVersion(2),
+            }),
             checkpoint: Some(checkpoint),
             segments: vec![segment, tail],
             last: Some(Position::new(Epoch(3), Index(120))),
@@ -420,7 +429,7 @@ mod tests {
         };
         let expected = "\
 store 0000000000000000000000000000feed in /data
-  knows epoch 3, generation 2; ends at record 3:120, committed to 119 at least
+  knows epoch 3 and version 2 of the cluster, generation 2; ends at record 3:120, committed to 119 at least
   in use by process 77: this is what it had written a moment ago
 
 checkpoint as of record 3:100, 500 B long; the log cannot be cut below 104

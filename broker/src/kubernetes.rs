@@ -45,7 +45,7 @@ impl Announcement {
             RoleStatus::Primary { .. } => "primary",
             RoleStatus::Backup { catch_up: Some(_), .. } => "catching-up",
             RoleStatus::Backup { primary: Some(_), .. } => "backup",
-            RoleStatus::Backup { .. } | RoleStatus::Recovering | RoleStatus::Ended => "idle",
+            RoleStatus::Backup { .. } | RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => "idle",
         };
         Self { role, epoch: (role == "primary").then_some(status.epoch) }
     }

@@ -17,6 +17,7 @@ mod journal_thread;
 mod kubernetes;
 mod lease_requests;
 mod metrics;
+mod outdated;
 mod parent;
 mod peers;
 mod resources;

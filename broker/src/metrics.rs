@@ -33,6 +33,8 @@ pub(crate) struct Metrics {
     disk_free: IntGauge,
     disk_free_watermark: IntGauge,
     message_resident: IntGauge,
+    cluster_version: IntGauge,
+    needs_upgrade: IntGauge,
     checkpoints: IntCounter,
     checkpoint_bytes: IntCounter,
     moved_bytes: IntCounter,
@@ -90,6 +92,8 @@ impl Metrics {
             disk_free: gauge("disk_free_bytes", "Free space on the data directory's volume")?,
             disk_free_watermark: gauge("disk_free_watermark_bytes", "Free space below which publishers must wait")?,
             message_resident: gauge("message_resident_bytes", "Bytes of messages in queues that are in memory")?,
+            cluster_version: gauge("cluster_version", "The cluster's version as this replica knows it")?,
+            needs_upgrade: gauge("needs_upgrade", "1 while this replica waits for another build; the status says why")?,
             checkpoints: counter("checkpoints_total", "Checkpoints that came into force")?,
             checkpoint_bytes: counter("checkpoint_bytes_total", "Bytes of the checkpoints that came into force")?,
             moved_bytes: counter("moved_bytes_total", "Bytes of messages moved out of mostly dead segments")?,
@@ -117,6 +121,8 @@ impl Metrics {
         self.committed_index.set(number(status.committed.0));
         self.in_sync.set(number(status.in_sync.len() as u64));
         self.journal_stalled_ms.set(number(status.journal_stalled_ms));
+        self.cluster_version.set(status.cluster_version.0.into());
+        self.needs_upgrade.set(status.needs_upgrade.is_some().into());
         self.memory_alarm.set(usage.alarms.memory.is_some().into());
         self.memory_resident.set(number(usage.resident));
         self.memory_limit.set(number(usage.limit));

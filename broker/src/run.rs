@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tonic::transport::server::TcpIncoming;
-use understudy_journal::{DirStorage, Journal, Options, Progress};
+use understudy_journal::{DirStorage, Journal, OpenError, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
 use understudy_node::{ControlEvent, Event, Node, Rebuild, Recovered, Shared};
 use understudy_proto::control_server::ControlServer;
@@ -28,6 +28,7 @@ use crate::journal_thread::JournalHandle;
 use crate::kubernetes::Announcer;
 use crate::lease_requests::{self, LeaseRequests};
 use crate::metrics::Metrics;
+use crate::outdated;
 use crate::peers::{ControlService, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
 use crate::resources::Sampler;
 
@@ -92,7 +93,17 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
 
     let (opening, progress) = (config.clone(), shared.clone());
     let opened = tokio::task::spawn_blocking(move || open_journal(&opening, &progress.recovery));
-    let (journal, recovered) = opened.await??;
+    let (journal, recovered) = match opened.await? {
+        Err(error) if error.downcast_ref::<OpenError>().is_some_and(OpenError::needs_upgrade) => {
+            let (lease, _) = lease_store(&config).await?;
+            tokio::spawn(pass_signals(events.clone()));
+            let cluster = config.cluster.clone();
+            let control = ControlService { cluster, started, shared, events, lease };
+            let reason = format!("{error:#}");
+            return outdated::wait_for_upgrade(reason, control, &tls, grpc, heartbeat, event_inbox).await;
+        }
+        opened => opened?,
+    };
     let me = Identity { name: config.name.clone(), store: journal.store_id(), process };
     // Only now: a client that comes earlier is refused at once, and goes to the next address.
     let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;

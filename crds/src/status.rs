@@ -25,6 +25,9 @@ pub struct BrokerClusterStatus {
     /// Counts the primaries the cluster has had.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<i64>,
+    /// What every replica's build knows, and what may therefore be written; raised once all of them know the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_version: Option<i64>,
     /// Pods in the in-sync set: each holds every confirmed message and may be elected.
     #[serde(default)]
     pub in_sync: Vec<String>,

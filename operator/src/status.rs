@@ -91,6 +91,9 @@ pub(crate) fn assess(
         primary: lease.and_then(|lease| lease.holder()).map(|holder| holder.name.to_string()),
         // A deleted Lease is forgotten by the API server, not by us: a person who forces a recovery needs the number.
         epoch: lease.map(|lease| to_i64(lease.epoch().0)).or_else(|| previous.and_then(|status| status.epoch)),
+        cluster_version: lease
+            .map(|lease| i64::from(lease.cluster_version().0))
+            .or_else(|| previous.and_then(|status| status.cluster_version)),
         in_sync_replicas: i32::try_from(in_sync.len()).unwrap_or(i32::MAX),
         in_sync,
         replica_statuses: cluster.pod_names().map(|name| replica_status(snapshot, &name)).collect(),
@@ -281,6 +284,13 @@ fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
     }
     if snapshot.workload.pods != wanted {
         return verdict(False, "Scaling", format!("{} pods exist, {wanted} wanted", snapshot.workload.pods));
+    }
+    let outdated = names.iter().find_map(|name| {
+        let status = snapshot.seen(name)?.heard(snapshot.now)?;
+        (!status.needs_upgrade.is_empty()).then(|| format!("{name}: {}", status.needs_upgrade))
+    });
+    if let Some(outdated) = outdated {
+        return verdict(False, "UpgradeNeeded", outdated);
     }
     if let Some((reason, text)) = snapshot.roll.text() {
         return verdict(False, reason, text);

@@ -70,6 +70,23 @@ fn conditions(status: &BrokerClusterStatus) -> String {
 }
 
 #[test]
+fn a_replica_of_a_build_that_is_too_old_is_named_with_the_cure() {
+    let mut case = Case::new();
+    let status = wire::Status {
+        needs_upgrade: "this build knows versions 1 to 2, the cluster is at version 3: upgrade it".into(),
+        ..status(2, 1, wire::Role::Recovering)
+    };
+    case.scene.sight.handle_status(&name(2), status, true, case.scene.now).unwrap();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False UpgradeNeeded: orders-2: this build knows versions 1 to 2, the cluster is at version 3: upgrade it
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+    "#]]);
+    assert_eq!(case.assess(None, 0).cluster_version, Some(1));
+}
+
+#[test]
 fn all_is_well() {
     let case = Case::new();
     case.check(expect![[r#"

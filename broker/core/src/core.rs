@@ -217,6 +217,10 @@ impl Core {
         self.cluster_version = self.cluster_version.max(version);
     }
 
+    pub fn cluster_version(&self) -> u32 {
+        self.cluster_version
+    }
+
     /// The index that the next record takes.
     pub fn next_index(&self) -> Index {
         self.state.last_index.next()

@@ -20,11 +20,13 @@ pub(crate) struct Muster<'a> {
     /// Not heard, but nothing says that they cannot come back as they were.
     pub(crate) away: Vec<&'a Member>,
     pub(crate) lost: Vec<LostMember>,
+    /// Reachable, as they were, and of a build that does not know the cluster's version: they come back with another.
+    pub(crate) outdated: Vec<LostMember>,
 }
 
 impl<'a> Muster<'a> {
     pub(crate) fn of(lease: &'a Lease, view: &'a View) -> Self {
-        let mut muster = Self { electable: Vec::new(), away: Vec::new(), lost: Vec::new() };
+        let mut muster = Self { electable: Vec::new(), away: Vec::new(), lost: Vec::new(), outdated: Vec::new() };
         for member in lease.in_sync() {
             let lost = |why| LostMember { member: member.clone(), why };
             match view.heard(&member.name) {
@@ -34,7 +36,10 @@ impl<'a> Muster<'a> {
                 Some(report) if !member.is(&report.identity) => muster.lost.push(lost(not_the_member(member, report))),
                 Some(report) if report.state == StoreState::Dirty => muster.lost.push(lost(LostWhy::Damaged)),
                 Some(report) if Some(&report.identity) == lease.holder() => muster.away.push(member),
-                Some(report) => muster.electable.push(report),
+                Some(report) => match report.knows.check(lease.cluster_version()) {
+                    Ok(()) => muster.electable.push(report),
+                    Err(why) => muster.outdated.push(lost(LostWhy::Outdated { why })),
+                },
             }
         }
         if is_broken(Variant::ElectOutsider) {
@@ -53,8 +58,10 @@ impl<'a> Muster<'a> {
 
     /// Nobody can be elected now, and these may come back.
     pub(crate) fn wait(self, cause: FailoverReason) -> Decision {
-        let away = self.away.into_iter().cloned().collect();
-        Decision::Wait { reason: WaitReason::MembersAway { cause, away, lost: self.lost }, until: None }
+        let outdated = self.outdated.iter().map(|lost| lost.member.clone());
+        let away = self.away.into_iter().cloned().chain(outdated).collect();
+        let lost = self.lost.into_iter().chain(self.outdated).collect();
+        Decision::Wait { reason: WaitReason::MembersAway { cause, away, lost }, until: None }
     }
 }
 

@@ -285,7 +285,7 @@ fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason
     if view.spec.forced == Force::Highest {
         return force_highest(now, view, observed, muster);
     }
-    if muster.away.is_empty() {
+    if muster.away.is_empty() && muster.outdated.is_empty() {
         return Decision::Blocked { reason: BlockedReason::NoMemberLeft { cause: reason, lost: muster.lost } };
     }
     muster.wait(reason)

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Member, Position, ReplicaName};
 
 use crate::candidate::{Muster, best};
@@ -14,7 +15,9 @@ use crate::view::{Contact, Report, StoreState, View};
 
 /// Nobody of the set is left: the highest clean log of any replica.
 pub(crate) fn force_highest(now: Duration, view: &View, observed: &Observed, muster: Muster<'_>) -> Decision {
-    let clean: Vec<&Report> = view.all_heard().filter(|report| report.state == StoreState::Clean).collect();
+    let version = observed.lease.cluster_version();
+    let fit = |report: &&Report| report.state == StoreState::Clean && report.knows.contains(version);
+    let clean: Vec<&Report> = view.all_heard().filter(fit).collect();
     let highest = clean.iter().map(|report| report.last).max();
     let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
     let Some(candidate) = best(&equal, view) else {
@@ -39,18 +42,19 @@ pub(crate) fn force_named(now: Duration, view: &View, observed: &Observed, name:
 
 fn force(now: Duration, view: &View, observed: &Observed, candidate: &Report, muster: Muster<'_>) -> Decision {
     let unheard = muster.away.iter().map(|&member| LostMember { member: member.clone(), why: LostWhy::Unheard });
-    let lost = unheard.chain(muster.lost).collect();
+    let lost = unheard.chain(muster.lost).chain(muster.outdated).collect();
     let may_be_lost = may_be_lost(now, view, candidate, lost);
-    let lease = observed.lease.force(&candidate.identity, set_of(view, candidate));
+    let lease = observed.lease.force(&candidate.identity, set_of(view, candidate, observed.lease.cluster_version()));
     swap(observed, lease, &candidate.identity, FailoverReason::Forced { may_be_lost })
 }
 
 /// Who holds what the candidate holds: two logs that end at the same position are the same log. A damaged store is like no
 /// other: nobody knows what can be read in it.
-pub(crate) fn set_of(view: &View, candidate: &Report) -> BTreeSet<Member> {
+pub(crate) fn set_of(view: &View, candidate: &Report, version: ClusterVersion) -> BTreeSet<Member> {
     let alike = |other: &&Report| {
         let clean = candidate.state == StoreState::Clean && other.state == StoreState::Clean;
-        other.identity == candidate.identity || (clean && other.last == candidate.last)
+        let fit = clean && other.knows.contains(version);
+        other.identity == candidate.identity || (fit && other.last == candidate.last)
     };
     view.all_heard().filter(alike).map(|report| report.identity.member(view.spec.processes_in_set)).collect()
 }
@@ -74,7 +78,9 @@ pub(crate) fn may_be_lost(now: Duration, view: &View, candidate: &Report, mut lo
     lost.retain(|LostMember { member, why }| match why {
         LostWhy::Unheard => !ahead.iter().any(|ahead| ahead.name == member.name), // told, and more
         LostWhy::Damaged => member.name != candidate.identity.name,               // the same
-        LostWhy::StoreReplaced { .. } | LostWhy::MemoryLost { .. } | LostWhy::Removed => true,
+        LostWhy::StoreReplaced { .. } | LostWhy::MemoryLost { .. } | LostWhy::Removed | LostWhy::Outdated { .. } => {
+            true
+        }
     });
     MayBeLost {
         candidate: candidate.identity.name.clone(),

@@ -3,12 +3,14 @@
 //! wise to swap one.
 //!
 //! Invariants of every value: the set is not empty, no name stands in it twice, and the holder, if any, is a member of it.
+//! No constructor lowers the cluster's version.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Member, ReplicaName};
 
 /// A primary that has not renewed for an hour is not waited for in any sensible configuration; a longer duration is a
@@ -31,6 +33,7 @@ pub struct Lease {
     given: Epoch,
     in_sync: BTreeSet<Member>,
     duration: Duration,
+    cluster_version: ClusterVersion,
     renewed: Option<Renewal>,
 }
 
@@ -52,6 +55,7 @@ pub struct LeaseParts {
     pub given: Option<Epoch>,
     pub in_sync: BTreeSet<Member>,
     pub duration: Duration,
+    pub cluster_version: ClusterVersion,
     pub renewed: Option<Renewal>,
 }
 
@@ -70,6 +74,8 @@ pub enum MalformedLease {
     NoEpoch,
     #[error("the epoch is {epoch}, above {given}, the highest that is said to have been given")]
     EpochNotGiven { epoch: Epoch, given: Epoch },
+    #[error("the cluster's version is 0; the first one is 1")]
+    NoVersion,
     #[error("the lease duration is {} ms; it must lie between 1 ms and one hour", .0.as_millis())]
     Duration(Duration),
 }
@@ -118,6 +124,11 @@ impl Lease {
         self.duration
     }
 
+    /// What every replica knows, and what may therefore be written and said.
+    pub fn cluster_version(&self) -> ClusterVersion {
+        self.cluster_version
+    }
+
     pub fn renewed_at(&self) -> Option<Renewal> {
         self.renewed
     }
@@ -135,7 +146,7 @@ impl Lease {
 
     /// For lease stores: what was read, checked.
     pub fn from_parts(parts: LeaseParts) -> Result<Self, MalformedLease> {
-        let LeaseParts { holder, epoch, given, in_sync, duration, renewed } = parts;
+        let LeaseParts { holder, epoch, given, in_sync, duration, cluster_version, renewed } = parts;
         let given = given.unwrap_or(epoch);
         if in_sync.is_empty() {
             return Err(MalformedLease::NoMembers);
@@ -156,19 +167,22 @@ impl Lease {
         if given < epoch {
             return Err(MalformedLease::EpochNotGiven { epoch, given });
         }
+        if cluster_version < ClusterVersion::FIRST {
+            return Err(MalformedLease::NoVersion);
+        }
         if duration < Duration::from_millis(1) || duration > MAX_LEASE_DURATION {
             return Err(MalformedLease::Duration(duration));
         }
-        Ok(Self { holder, epoch, given, in_sync, duration, renewed })
+        Ok(Self { holder, epoch, given, in_sync, duration, cluster_version, renewed })
     }
 
-    /// A new cluster's first Lease: epoch 1. Every store in `in_sync` is empty, so each holds all there is.
+    /// A new cluster's first Lease: epoch 1, the first version. Every store in `in_sync` is empty, so each holds all there is.
     pub fn bootstrap(
         candidate: &Identity,
         in_sync: BTreeSet<Member>,
         duration: Duration,
     ) -> Result<Self, NotElectable> {
-        Self::held_by(candidate, Epoch(1), in_sync, duration)
+        Self::held_by(candidate, Epoch(1), in_sync, duration, ClusterVersion::FIRST)
     }
 
     /// Rule 1, an election: holder := candidate, the next epoch, set := the candidate and those members of the old set that the
@@ -177,14 +191,14 @@ impl Lease {
     pub fn elect(&self, candidate: &Identity, reachable: &BTreeSet<Identity>) -> Result<Self, NotElectable> {
         if is_broken(Variant::ElectOutsider) {
             let in_sync = [candidate.member(false)].into();
-            return Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration);
+            return Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration, self.cluster_version);
         }
         if self.entry_of(candidate).is_none() {
             return Err(NotElectable::OutsideSet { candidate: candidate.clone() });
         }
         let stays = |member: &&Member| member.is(candidate) || reachable.iter().any(|identity| member.is(identity));
         let in_sync = self.in_sync.iter().filter(stays).cloned().collect();
-        Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration)
+        Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration, self.cluster_version)
     }
 
     /// Rule 4, the primary's change of its set, smaller or larger. Holder and epoch stay.
@@ -199,6 +213,18 @@ impl Lease {
         Ok(Self::from_parts(LeaseParts { duration, ..self.parts() })?)
     }
 
+    /// The primary raises the cluster's version: every replica has said that it knows `version`. Everything else stays.
+    pub fn raised(&self, primary: &Identity, version: ClusterVersion) -> Result<Self, NotHolder> {
+        self.check_holder(primary)?;
+        Ok(self.clone().at_least(version))
+    }
+
+    /// The same in a cluster of this version, if it is not in one of a higher version anyway.
+    #[must_use]
+    pub(crate) fn at_least(self, version: ClusterVersion) -> Self {
+        Self { cluster_version: self.cluster_version.max(version), ..self }
+    }
+
     /// Rule 7: the Lease was deleted under a living primary, which creates it anew as it was. Every member of the set has
     /// acknowledged, at this epoch, what was written after the Lease was gone. One of them may have been elected all the
     /// same and not know it yet: it can commit nothing, and its epoch is not given again.
@@ -209,19 +235,20 @@ impl Lease {
     }
 
     /// Rule 7: the Lease was deleted and no primary lives. `epoch` lies above all that any replica knows, and every store
-    /// in `in_sync` holds the highest log found.
+    /// in `in_sync` holds the highest log found. No store was written at a version above `version`.
     pub(crate) fn recover(
         candidate: &Identity,
         epoch: Epoch,
         in_sync: BTreeSet<Member>,
         duration: Duration,
+        version: ClusterVersion,
     ) -> Result<Self, NotElectable> {
-        Self::held_by(candidate, epoch, in_sync, duration)
+        Self::held_by(candidate, epoch, in_sync, duration, version)
     }
 
     /// A person's word in place of rule 1: no member of the set is left, and the person takes the loss.
     pub(crate) fn force(&self, candidate: &Identity, in_sync: BTreeSet<Member>) -> Result<Self, NotElectable> {
-        Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration)
+        Self::held_by(candidate, self.next_epoch()?, in_sync, self.duration, self.cluster_version)
     }
 
     fn held_by(
@@ -229,12 +256,14 @@ impl Lease {
         epoch: Epoch,
         in_sync: BTreeSet<Member>,
         duration: Duration,
+        cluster_version: ClusterVersion,
     ) -> Result<Self, NotElectable> {
         if !in_sync.iter().any(|member| member.is(holder)) {
             return Err(NotElectable::OutsideSet { candidate: holder.clone() });
         }
         let holder = Some(holder.clone());
-        Ok(Self::from_parts(LeaseParts { holder, epoch, given: None, in_sync, duration, renewed: None })?)
+        let parts = LeaseParts { holder, epoch, given: None, in_sync, duration, cluster_version, renewed: None };
+        Ok(Self::from_parts(parts)?)
     }
 
     fn next_epoch(&self) -> Result<Epoch, NotElectable> {
@@ -249,8 +278,8 @@ impl Lease {
     }
 
     fn parts(&self) -> LeaseParts {
-        let Self { holder, epoch, given, in_sync, duration, renewed } = self.clone();
-        LeaseParts { holder, epoch, given: Some(given), in_sync, duration, renewed }
+        let Self { holder, epoch, given, in_sync, duration, cluster_version, renewed } = self.clone();
+        LeaseParts { holder, epoch, given: Some(given), in_sync, duration, cluster_version, renewed }
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use understudy_record::version::{UnknownVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 /// On the BrokerCluster: "elect what is left, I take the loss". Whoever sets `Spec::forced` takes it off once it was used.
@@ -94,6 +95,10 @@ pub enum WaitReason {
         by: ReplicaName,
         epoch: Epoch,
     },
+    /// There is no version of a cluster that all replicas of a new one know.
+    NoCommonVersion {
+        knows: Vec<(ReplicaName, VersionRange)>,
+    },
     /// A person has forced an election, but no replica with a clean store answers.
     NobodyToForce,
     /// A person has forced the election of this replica, and it does not answer.
@@ -136,6 +141,8 @@ pub enum LostWhy {
     Removed,
     /// It is in the spec and does not answer.
     Unheard,
+    /// It runs a build that does not know the cluster's version.
+    Outdated { why: UnknownVersion },
 }
 
 /// What a forced election may cost, as far as its elector knows.
@@ -217,6 +224,7 @@ impl WaitReason {
             Self::MembersAway { .. } => "InSyncMembersAway",
             Self::ReplicasUnheard { .. } => "ReplicasUnheard",
             Self::PrimaryRecreates { .. } => "PrimaryRecreatesLease",
+            Self::NoCommonVersion { .. } => "NoCommonVersion",
             Self::NobodyToForce => "NobodyToForce",
             Self::ForcedUnheard { .. } => "ForcedUnheard",
         }
@@ -323,6 +331,10 @@ impl fmt::Display for WaitReason {
             Self::PrimaryRecreates { by, epoch } => {
                 write!(f, "the Lease is gone, but {by} knows a living primary of epoch {epoch}, which creates it anew")
             }
+            Self::NoCommonVersion { knows } => {
+                let knows: Vec<String> = knows.iter().map(|(name, range)| format!("{name} knows {range}")).collect();
+                write!(f, "the replicas' builds are too far apart for one cluster: {}", List(&knows))
+            }
             Self::NobodyToForce => write!(
                 f,
                 "an election was forced, but no replica with a clean store answers; one that is not clean may be named in the \
@@ -403,6 +415,7 @@ impl fmt::Display for LostMember {
             LostWhy::Damaged => write!(f, "{name} has a damaged or unfinished store"),
             LostWhy::Removed => write!(f, "{name} was removed from the cluster"),
             LostWhy::Unheard => write!(f, "{name} does not answer"),
+            LostWhy::Outdated { why } => write!(f, "the build of {name} {why}"),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::candidate::{best, not_the_member};
@@ -73,15 +74,22 @@ fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
     let Some(first) = best(heard, view) else {
         return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard: Vec::new() }, until: None };
     };
+    let Some(version) = VersionRange::newest_common(heard.iter().map(|report| report.knows)) else {
+        let knows = heard.iter().map(|report| (report.identity.name.clone(), report.knows)).collect();
+        return Decision::Wait { reason: WaitReason::NoCommonVersion { knows }, until: None };
+    };
     let in_spec = heard.iter().filter(|report| view.spec.replicas.contains(&report.identity.name));
     let in_sync = in_spec.map(|report| report.identity.member(view.spec.processes_in_set)).collect();
     let lease = Lease::bootstrap(&first.identity, in_sync, view.timings.lease_duration);
-    create(&first.identity, lease, CreateReason::NewCluster)
+    create(&first.identity, lease.map(|lease| lease.at_least(version)), CreateReason::NewCluster)
 }
 
 fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
+    // No store has heard of a higher one, so no log holds what only a higher one brought.
+    let versions = heard.iter().map(|report| report.cluster_version).chain(last.map(Lease::cluster_version));
+    let version = versions.max().unwrap_or_default();
     let candidate = match &view.spec.forced {
-        Force::No | Force::Highest => highest_clean(view, heard),
+        Force::No | Force::Highest => highest_fit(view, heard, version),
         Force::Named(name) => match view.heard(name) {
             None => Err(Decision::Wait { reason: WaitReason::ForcedUnheard { name: name.clone() }, until: None }),
             Some(named) => Ok(named),
@@ -91,12 +99,18 @@ fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], 
         Ok(candidate) => candidate,
         Err(decision) => return decision,
     };
-    let lost = lost_with_the_lease(view, last, heard, candidate.last);
+    let lost = lost_with_the_lease(view, last, heard, candidate.last, version);
     if !lost.is_empty() && view.spec.forced == Force::No {
         return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
     }
     let lease = unused_epoch(last, heard).and_then(|epoch| {
-        Lease::recover(&candidate.identity, epoch, set_of(view, candidate), view.timings.lease_duration)
+        Lease::recover(
+            &candidate.identity,
+            epoch,
+            set_of(view, candidate, version),
+            view.timings.lease_duration,
+            version,
+        )
     });
     let may_be_lost = may_be_lost(now, view, candidate, lost);
     let reason = if unheard.is_empty() && may_be_lost.is_nothing() {
@@ -107,13 +121,17 @@ fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], 
     create(&candidate.identity, lease, reason)
 }
 
-fn highest_clean<'a>(view: &View, heard: &[&'a Report]) -> Result<&'a Report, Decision> {
-    let clean: Vec<&Report> = heard.iter().copied().filter(|report| report.state == StoreState::Clean).collect();
+fn highest_fit<'a>(view: &View, heard: &[&'a Report], version: ClusterVersion) -> Result<&'a Report, Decision> {
+    let clean: Vec<&Report> = heard.iter().copied().filter(|report| is_fit(report, version)).collect();
     let highest = clean.iter().map(|report| report.last).max();
     let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
     best(&equal, view).ok_or_else(|| {
         if view.spec.forced == Force::Highest && heard.is_empty() {
             return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
+        }
+        let outdated: Vec<LostMember> = heard.iter().filter_map(|report| outdated(view, report, version)).collect();
+        if !outdated.is_empty() {
+            return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost: outdated } };
         }
         let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
         Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } }
@@ -122,7 +140,13 @@ fn highest_clean<'a>(view: &View, heard: &[&'a Report]) -> Result<&'a Report, De
 
 /// Who of those that may hold confirmed messages which nobody else holds is not there, or not clean. Empty: the highest
 /// clean log is safe to go on with.
-fn lost_with_the_lease(view: &View, last: Option<&Lease>, heard: &[&Report], highest: Position) -> Vec<LostMember> {
+fn lost_with_the_lease(
+    view: &View,
+    last: Option<&Lease>,
+    heard: &[&Report],
+    highest: Position,
+    version: ClusterVersion,
+) -> Vec<LostMember> {
     let mut lost: Vec<LostMember> = needed_members(last, heard)
         .into_iter()
         .filter(|member| !heard.iter().any(|report| member.is(&report.identity)))
@@ -140,7 +164,19 @@ fn lost_with_the_lease(view: &View, last: Option<&Lease>, heard: &[&Report], hig
         member: report.identity.member(view.spec.processes_in_set),
         why: LostWhy::Damaged,
     }));
+    let ahead = heard.iter().filter(|report| report.last > highest && report.state == StoreState::Clean);
+    lost.extend(ahead.filter_map(|report| outdated(view, report, version)));
     lost
+}
+
+/// May be elected in a cluster of that version, as far as its store and its build go.
+fn is_fit(report: &Report, version: ClusterVersion) -> bool {
+    report.state == StoreState::Clean && report.knows.contains(version)
+}
+
+fn outdated(view: &View, report: &Report, version: ClusterVersion) -> Option<LostMember> {
+    let why = report.knows.check(version).err()?;
+    Some(LostMember { member: report.identity.member(view.spec.processes_in_set), why: LostWhy::Outdated { why } })
 }
 
 /// The newest in-sync set known, from the highest log or from the Lease as last seen. Where the two are of one epoch nothing

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::Register;
@@ -114,6 +115,10 @@ pub struct Report {
     pub state: StoreState,
     /// The newest in-sync set that its log records (rule 7); empty while there is none.
     pub recorded_set: BTreeSet<Member>,
+    /// The cluster's versions that its build knows. In a cluster of another one it may not be elected.
+    pub knows: VersionRange,
+    /// The highest version of the cluster that its store has heard of: what its log may hold.
+    pub cluster_version: ClusterVersion,
     pub role: Role,
     /// It had itself seen that there is no Lease when it said this. Only then does its word count for a new one (rule 7): an
     /// older word may be of before it was elected, led and confirmed, all by the Lease that is gone.

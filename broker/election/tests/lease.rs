@@ -6,6 +6,7 @@ use std::time::Duration;
 use understudy_election::{
     Lease, LeaseParts, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, RECREATION_EPOCH_GAP,
 };
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Member, ProcessId, ReplicaName, StoreId};
 
 const DURATION: Duration = Duration::from_secs(5);
@@ -85,6 +86,48 @@ fn a_living_primary_creates_the_lease_as_it_was() {
     assert_eq!(elected.as_it_was(&a, DURATION).unwrap().given(), Epoch(203));
 }
 
+/// Every way from one Lease to the next, a few steps deep: the version goes up by [`Lease::raised`] alone, and never down.
+#[test]
+fn no_constructor_lowers_the_version_of_the_cluster() {
+    let all = [identity("a", 1, 1), identity("b", 2, 1), identity("c", 3, 1)];
+    let everybody = || all.iter().cloned().collect::<BTreeSet<_>>();
+    let first = Lease::bootstrap(&all[0], set(&[&all[0], &all[1], &all[2]], false), DURATION).unwrap();
+    assert_eq!(first.cluster_version(), ClusterVersion::FIRST);
+    let mut leases = vec![first];
+    let mut steps = 0;
+    for _ in 0..5 {
+        let mut next = Vec::new();
+        for lease in &leases {
+            let version = lease.cluster_version();
+            let holder = lease.holder().unwrap().clone();
+            let same = [
+                lease.elect(&all[1], &everybody()).unwrap(),
+                lease.elect(&holder, &everybody()).unwrap(),
+                lease.with_set(&holder, lease.in_sync().clone()).unwrap(),
+                lease.renewed(&holder, DURATION).unwrap(),
+                lease.as_it_was(&holder, DURATION).unwrap(),
+            ];
+            for derived in same {
+                assert_eq!(derived.cluster_version(), version, "{lease} became {derived}");
+                next.push(derived);
+            }
+            for to in 1..=3 {
+                let raised = lease.raised(&holder, ClusterVersion(to)).unwrap();
+                assert_eq!(raised.cluster_version(), version.max(ClusterVersion(to)), "{lease}");
+                assert!(raised.same_configuration(lease), "{lease} became {raised}");
+                next.push(raised);
+            }
+            steps += 8;
+        }
+        next.sort_by_key(|lease| (lease.epoch(), lease.holder().cloned(), lease.cluster_version()));
+        next.dedup();
+        leases = next;
+    }
+    assert!(steps > 200, "{steps}");
+    let stranger = leases[0].raised(&identity("a", 1, 2), ClusterVersion(3));
+    assert!(matches!(stranger, Err(NotHolder::HeldByAnother { .. })), "{stranger:?}");
+}
+
 #[test]
 fn what_is_no_lease_is_refused() {
     let (a, b) = (identity("a", 1, 1), identity("b", 2, 1));
@@ -94,6 +137,7 @@ fn what_is_no_lease_is_refused() {
         given: None,
         in_sync: set(&[&a, &b], false),
         duration: DURATION,
+        cluster_version: ClusterVersion::FIRST,
         renewed: None,
     };
     assert!(Lease::from_parts(good.clone()).is_ok());
@@ -114,6 +158,7 @@ fn what_is_no_lease_is_refused() {
             LeaseParts { epoch: Epoch(2), given: Some(Epoch(1)), ..good.clone() },
             MalformedLease::EpochNotGiven { epoch: Epoch(2), given: Epoch(1) },
         ),
+        (LeaseParts { cluster_version: ClusterVersion(0), ..good.clone() }, MalformedLease::NoVersion),
         (LeaseParts { duration: Duration::ZERO, ..good.clone() }, MalformedLease::Duration(Duration::ZERO)),
         (LeaseParts { duration: Duration::MAX, ..good }, MalformedLease::Duration(Duration::MAX)),
     ] {

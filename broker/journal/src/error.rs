@@ -4,6 +4,7 @@ use std::io;
 
 use rustix::io::Errno;
 use understudy_record::Index;
+use understudy_record::version::UnknownVersion;
 
 use crate::{OrderError, Storage, VisitError};
 
@@ -96,6 +97,14 @@ pub enum OpenError {
         "{place}/{name} is of format {found}, this version knows {known}; run the version that wrote it, or a newer one"
     )]
     Newer { place: String, name: String, found: u32, known: u32 },
+    /// The store remembers a version of the cluster that this build does not know.
+    #[error("{place}/{name}: this build {why}")]
+    Version { place: String, name: String, why: UnknownVersion },
+    #[error(
+        "{place}/{segment} at byte {offset}: a record of a kind that this build does not know; a newer build wrote it: \
+         upgrade this one"
+    )]
+    UnknownKind { place: String, segment: String, offset: u64 },
     #[error(
         "the log is damaged: {place}/{segment} at byte {offset}: {reason}; what follows may hold confirmed messages, so \
          nothing was skipped. If another replica of this cluster is in sync, empty the directory to let this broker \
@@ -104,4 +113,11 @@ pub enum OpenError {
     Damaged { place: String, segment: String, offset: u64, reason: String },
     #[error("{place}/{segment} at byte {offset}: the record cannot be applied: {source}")]
     Refused { place: String, segment: String, offset: u64, source: VisitError },
+}
+
+impl OpenError {
+    /// Nothing is wrong with the directory: a newer build opens it, and the present one never will.
+    pub fn needs_upgrade(&self) -> bool {
+        matches!(self, Self::Version { .. } | Self::UnknownKind { .. })
+    }
 }

@@ -214,13 +214,15 @@ pub(crate) fn len_of(storage: &dyn Storage, name: &str) -> Result<u64, Failure> 
 mod tests {
     use std::io::IoSlice;
 
+    use understudy_record::version::ClusterVersion;
     use understudy_record::{Epoch, Index, StoreId};
 
     use super::*;
     use crate::checkpoint::{Manifest, create_draft};
     use crate::sim::SimStorage;
 
-    const META: StoreMeta = StoreMeta { id: StoreId(7), epoch: Epoch(1), generation: 2, flaw: None };
+    const META: StoreMeta =
+        StoreMeta { id: StoreId(7), epoch: Epoch(1), generation: 2, flaw: None, version: ClusterVersion::FIRST };
 
     /// As found on a disk that has a checkpoint of `generation`, for a log from segment 3 on, with one kept segment of each
     /// kind, 100 bytes long.

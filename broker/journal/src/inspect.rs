@@ -14,6 +14,7 @@ mod walk;
 
 use std::io;
 
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Index, Position, RecordError, StoreId};
 
 use crate::error::{Failure, OpenError};
@@ -69,6 +70,8 @@ pub struct StoreSeen {
     pub id: StoreId,
     pub known_epoch: Epoch,
     pub generation: u32,
+    /// The highest version of the cluster that it knows.
+    pub version: ClusterVersion,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -316,6 +319,9 @@ impl Damage {
     fn of_opening(file: &str, error: OpenError) -> Result<Self, Stopped> {
         match error {
             OpenError::Newer { found, .. } => Ok(Self::newer(file, 0, found)),
+            OpenError::Version { why, .. } => {
+                Ok(Self { kind: DamageKind::Newer, ..Self::bytes(file, 0, format!("this build {why}")) })
+            }
             OpenError::MetaDamaged { reason, .. } => Ok(Self::bytes(file, 0, reason)),
             OpenError::Failed(failure) if failure.kind == io::ErrorKind::NotFound => Err(Stopped::Changed),
             OpenError::Failed(failure) => {

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Frame, FrameKind, Index, Position, StoreId};
 
 use crate::base::Aside;
@@ -135,6 +136,11 @@ impl Journal {
 
     pub fn store_id(&self) -> StoreId {
         self.meta.id
+    }
+
+    /// The highest version of the cluster that this store has heard of and will remember.
+    pub fn cluster_version(&self) -> ClusterVersion {
+        self.meta.version
     }
 
     /// The highest epoch this store has heard of and will remember.
@@ -296,6 +302,20 @@ impl Journal {
             return Ok(());
         }
         let meta = StoreMeta { epoch, ..self.meta };
+        let written = meta.write(&*self.storage);
+        self.or_fail(written)?;
+        self.meta = meta;
+        Ok(())
+    }
+
+    /// Remembers the cluster's version if it is higher than what is known: from here on the log may hold what it brought.
+    /// Durable on return.
+    pub fn persist_version(&mut self, version: ClusterVersion) -> Result<(), JournalError> {
+        self.usable()?;
+        if version <= self.meta.version {
+            return Ok(());
+        }
+        let meta = StoreMeta { version, ..self.meta };
         let written = meta.write(&*self.storage);
         self.or_fail(written)?;
         self.meta = meta;

@@ -6,6 +6,7 @@ use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Index, Position, StoreId};
 
 use crate::error::{Failure, OpenError};
@@ -15,7 +16,7 @@ use crate::scan::{self, Scanned};
 use crate::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, SegmentId, encode_mark};
 use crate::state::LogState;
 use crate::storage::read_full;
-use crate::store::StoreMeta;
+use crate::store::{STORE_NAME, StoreMeta};
 use crate::store_map::StoreMap;
 use crate::{Storage, StorageFile};
 
@@ -95,6 +96,7 @@ pub(crate) fn open(
         return begin(storage, fresh, &names);
     }
     let meta = StoreMeta::read(storage)?;
+    check_version(storage, meta)?;
     let checkpoint = Checkpoint::find(storage, meta, &names).map_err(|error| error.into_open_error(storage))?;
     let files = Files::sort(&names, meta, &checkpoint);
     check(storage, &files)?;
@@ -116,10 +118,16 @@ pub(crate) fn open(
     Ok(Opened { meta, fresh: false, state, segments, tail, cut, older, checkpoint, next_kept })
 }
 
+/// The present build must know everything that may stand in the log.
+pub(crate) fn check_version(storage: &dyn Storage, meta: StoreMeta) -> Result<(), OpenError> {
+    let unknown = |why| OpenError::Version { place: storage.place(), name: STORE_NAME.to_owned(), why };
+    VersionRange::OWN.check(meta.version).map_err(unknown)
+}
+
 /// Begins a store in a directory that has none.
 fn begin(storage: &dyn Storage, id: StoreId, names: &[String]) -> Result<Opened, OpenError> {
     remove_all(storage, left_by_first_start(storage, names)?.into_iter())?;
-    let meta = StoreMeta { id, epoch: Epoch(0), generation: 0, flaw: None };
+    let meta = StoreMeta { id, epoch: Epoch(0), generation: 0, flaw: None, version: ClusterVersion::FIRST };
     let id = SegmentId::log(0, 0);
     let tail = create_segment(storage, meta.id, id, Position::default())?;
     tail.sync_data().map_err(Failure::of(storage, "sync", &id.name()))?;

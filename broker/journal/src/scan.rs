@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use understudy_record::{Frame, FrameKind};
+use understudy_record::{Frame, FrameKind, RecordError};
 
 use crate::checkpoint::{CHECKPOINT_NAME, Entry, Found};
 use crate::error::{Failure, OpenError};
@@ -17,7 +17,7 @@ use crate::segment::{
 };
 use crate::store::StoreMeta;
 use crate::store_map::{KeptSegment, StoreMap};
-use crate::{Storage, StorageFile};
+use crate::{OrderError, Storage, StorageFile};
 
 /// What all of the log is, which is right up to `cut`.
 pub(crate) struct Scanned {
@@ -100,6 +100,9 @@ fn read_checkpoint(storage: &dyn Storage, found: &Found, visit: Visit<'_>) -> Re
     Order::of_checkpoint(found, &mut each).map_err(|unread| match unread {
         Unread::Scan { error: ScanError::Io(error), .. } => Failure::of(storage, "read", CHECKPOINT_NAME)(error).into(),
         Unread::Scan { error: ScanError::Bad { offset, reason }, .. } => damaged(offset, reason),
+        Unread::Order { offset, error: OrderError::BasePiece(RecordError::UnknownTag { .. }) } => {
+            OpenError::UnknownKind { place: place(), segment: segment(), offset }
+        }
         Unread::Order { offset, error } => damaged(offset, error.to_string()),
         Unread::NotWhole { offset, reason } => damaged(offset, reason.to_owned()),
         Unread::Refused(error) => error,
@@ -165,6 +168,10 @@ impl Scan<'_> {
             match cursor.next() {
                 Ok(None) => return Ok(End::Whole),
                 Ok(Some(Item::Mark)) => self.vouched_to = offset,
+                // Its checksum is right, so nothing is torn or damaged.
+                Ok(Some(Item::Frame(frame))) if frame.since().is_none() => {
+                    return Err(OpenError::UnknownKind { place: self.storage.place(), segment: name, offset });
+                }
                 Ok(Some(Item::Frame(frame))) => {
                     let next = self.order.last().index.next();
                     let taken = match self.order.take(&frame) {

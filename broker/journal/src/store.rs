@@ -1,9 +1,11 @@
 //! The file `store`: whose directory this is, the highest epoch it knows (rule 2), which generation of the log is the
-//! current one, and whether that one is not to be counted on. A few lines of text with a checksum, replaced as a whole and
-//! durably. It is written only when the current generation's first segment exists, so a store without it has lost something.
+//! current one, whether that one is not to be counted on, and the highest version of the cluster that it knows. A few lines of
+//! text with a checksum, replaced as a whole and durably. It is written only when the current generation's first segment exists,
+//! so a store without it has lost something.
 
 use std::io::IoSlice;
 
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Index, StoreId};
 
 use crate::error::{Failure, OpenError};
@@ -35,19 +37,22 @@ pub(crate) struct StoreMeta {
     pub(crate) epoch: Epoch,
     pub(crate) generation: u32,
     pub(crate) flaw: Option<Flaw>,
+    /// What it brought may stand in the log.
+    pub(crate) version: ClusterVersion,
 }
 
 impl StoreMeta {
     fn encode(&self) -> String {
-        let Self { id, epoch, generation, flaw } = self;
+        let Self { id, epoch, generation, flaw, version } = self;
         // The last line is not there without need: a build that does not know it takes the one before for its own.
         let damaged = match flaw {
             None => "no".to_owned(),
             Some(Flaw::Unreadable) => "yes".to_owned(),
             Some(Flaw::Inconsistent(at)) => format!("yes\ninconsistent-at {at}"),
         };
-        let lines =
-            format!("{TITLE}\nformat {FORMAT}\nid {id}\nepoch {epoch}\ngeneration {generation}\ndamaged {damaged}\n");
+        let lines = format!(
+            "{TITLE}\nformat {FORMAT}\nid {id}\nepoch {epoch}\ngeneration {generation}\ndamaged {damaged}\nversion {version}\n"
+        );
         format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes()))
     }
 
@@ -121,8 +126,14 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
         ("yes", Ok(Some(at))) => Some(Flaw::Inconsistent(at)),
         _ => return Err(bad),
     };
+    // A store of before there were versions does not say it.
+    let version = match field("version").map(str::parse) {
+        Ok(Ok(number)) => ClusterVersion(number),
+        Ok(Err(_)) => return Err(bad),
+        Err(_) => ClusterVersion::FIRST,
+    };
     match parsed {
-        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, flaw }),
+        (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, flaw, version }),
         _ => Err(bad),
     }
 }
@@ -131,7 +142,8 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
 mod tests {
     use super::*;
 
-    const META: StoreMeta = StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3, flaw: None };
+    const META: StoreMeta =
+        StoreMeta { id: StoreId(0xfeed), epoch: Epoch(12), generation: 3, flaw: None, version: ClusterVersion(2) };
 
     #[test]
     fn the_file_is_text_for_people() {
@@ -142,7 +154,8 @@ mod tests {
             epoch 12
             generation 3
             damaged no
-            checksum eaa46300
+            version 2
+            checksum 7e9b83bf
         "#]]
         .assert_eq(&META.encode());
         assert_eq!(decode(META.encode().as_bytes()), Ok(META));
@@ -165,6 +178,13 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(decode(&flipped).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_store_of_before_there_were_versions_is_of_the_first() {
+        let lines = format!("{TITLE}\nformat 1\nid {:032x}\nepoch 12\ngeneration 3\ndamaged no\n", 0xfeed);
+        let text = format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes()));
+        assert_eq!(decode(text.as_bytes()), Ok(StoreMeta { version: ClusterVersion::FIRST, ..META }));
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod story;
 use std::path::Path;
 
 use story::*;
-use understudy_journal::{DirError, DirStorage, OpenError, Storage};
+use understudy_journal::{DirError, DirStorage, Journal, OpenError, Storage};
+use understudy_record::version::ClusterVersion;
+use understudy_record::{FRAME_HEADER_BYTES, Frame, Rope};
 
 fn take(path: &Path) -> DirStorage {
     DirStorage::open(path).expect("a directory that may be used")
@@ -86,6 +88,74 @@ fn a_lost_damaged_or_newer_store_file_is_told_apart() {
         Some(format!("{lines}checksum {:08x}\n", crc32c::crc32c(lines.as_bytes())))
     });
     assert!(matches!(newer, OpenError::Newer { found: 2, known: 1, .. }), "{newer}");
+}
+
+/// A directory whose log holds three records, after `change`; why it cannot be opened.
+fn refused(change: impl FnOnce(&mut Journal)) -> OpenError {
+    let dir = tempfile::tempdir().expect("a directory that may be used");
+    let mut journal = open(take(dir.path())).journal;
+    journal.append(&records(1, 1..=3)).expect("a directory that may be used");
+    change(&mut journal);
+    journal.sync().expect("a directory that may be used");
+    drop(journal);
+    let contents = || {
+        let storage = take(dir.path());
+        let mut names = storage.list().expect("a directory that may be used");
+        names.sort();
+        names
+            .into_iter()
+            .map(|name| std::fs::read(dir.path().join(name)).expect("a directory that may be used"))
+            .collect::<Vec<_>>()
+    };
+    let before = contents();
+    let error = try_open(take(dir.path())).err().expect("a directory that may be used");
+    assert_eq!(contents(), before, "nothing was touched");
+    error
+}
+
+#[test]
+fn a_store_remembers_the_version_of_the_cluster() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = open(take(dir.path())).journal;
+    assert_eq!(journal.cluster_version(), ClusterVersion::FIRST);
+    journal.persist_version(ClusterVersion::NEWEST).unwrap();
+    journal.persist_version(ClusterVersion::FIRST).unwrap();
+    drop(journal);
+    assert_eq!(open(take(dir.path())).journal.cluster_version(), ClusterVersion::NEWEST, "and never lowers it");
+}
+
+#[test]
+fn a_store_of_a_version_that_this_build_does_not_know_is_left_to_a_newer_one() {
+    let next = ClusterVersion(ClusterVersion::NEWEST.0 + 1);
+    let error = refused(|journal| journal.persist_version(next).unwrap());
+    assert!(matches!(&error, OpenError::Version { why, .. } if why.cluster == next), "{error}");
+    assert!(error.needs_upgrade());
+}
+
+/// At the log's end it would pass for a torn tail, but for its checksum.
+#[test]
+fn a_record_of_an_unknown_kind_is_no_damage_and_is_not_cut() {
+    for at_the_end in [true, false] {
+        let error = refused(|journal| {
+            journal.append(&[of_unknown_kind(records(1, 4..=4).remove(0))]).unwrap();
+            if !at_the_end {
+                journal.append(&records(1, 5..=6)).unwrap();
+            }
+        });
+        assert!(matches!(error, OpenError::UnknownKind { .. }), "{error}");
+        assert!(error.needs_upgrade());
+    }
+}
+
+/// The same frame with another tag, and the checksum that goes with it.
+fn of_unknown_kind(frame: Frame) -> Frame {
+    let mut bytes = frame.pieces().fold(Vec::new(), |all, piece| [&all[..], piece].concat());
+    bytes[FRAME_HEADER_BYTES] = 254;
+    let checksum = crc32c::crc32c(&bytes[4..]);
+    bytes[..4].copy_from_slice(&checksum.to_le_bytes());
+    let mut rope = Rope::default();
+    rope.push(bytes.into());
+    Frame::take(&mut rope).expect("a frame with its checksum").expect("a whole frame")
 }
 
 #[test]

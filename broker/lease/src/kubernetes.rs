@@ -9,6 +9,7 @@
 //! | in-sync set | annotation `understudy.dev/in-sync`: members, separated by commas |
 //! | highest epoch given | annotation `understudy.dev/given-epoch`, where it is above the epoch |
 //! | duration | `spec.leaseDurationSeconds`, rounded up; in full in annotation `understudy.dev/lease-duration-ms` |
+//! | cluster's version | annotation `understudy.dev/version`; absent: 1 |
 //! | renewed | `spec.renewTime`, by the writer's clock |
 //!
 //! Needs the verbs `get`, `list`, `watch`, `create` and `update`.
@@ -29,7 +30,7 @@ use kube::runtime::watcher;
 use understudy_election::{Lease, Version};
 
 use crate::{LeaseError, LeaseStore, Stored, SwapError};
-pub use encoding::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION};
+pub use encoding::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, VERSION_ANNOTATION};
 
 /// A primary renews several times within its Lease's duration, so a watch that shows nothing for this long has either lost
 /// its connection without noticing or watches a primary that does not renew. One read tells which.

@@ -12,7 +12,9 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use understudy_election::{Lease, Version};
 
-pub use kubernetes::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, KubernetesLease};
+pub use kubernetes::{
+    DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, KubernetesLease, VERSION_ANNOTATION,
+};
 pub use local::LocalLease;
 
 /// The Lease as a store has it, with the version a swap must name; `None`: there is none.

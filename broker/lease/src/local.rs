@@ -18,6 +18,7 @@ use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, unfold};
 use serde::{Deserialize, Serialize};
 use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, Renewal, Version};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Member};
 
 use crate::{LeaseError, LeaseStore, Stored, SwapError};
@@ -64,6 +65,8 @@ struct OnDisk {
     given: Option<u64>,
     in_sync: Vec<String>,
     duration_ms: u64,
+    /// Absent in a Lease of before there were versions, which is the first.
+    cluster_version: Option<u32>,
     renewed_us: i64,
 }
 
@@ -158,6 +161,7 @@ fn successor(expected: Option<&Version>, lease: &Lease) -> Result<OnDisk, SwapEr
         epoch: lease.epoch().0,
         given: (lease.given() > lease.epoch()).then_some(lease.given().0),
         in_sync: lease.in_sync().iter().map(ToString::to_string).collect(),
+        cluster_version: Some(lease.cluster_version().0),
         duration_ms: u64::try_from(lease.duration().as_millis()).unwrap_or(u64::MAX),
         renewed_us: i64::try_from(now_us).unwrap_or(i64::MAX),
     })
@@ -183,6 +187,7 @@ fn decode(bytes: &[u8]) -> Result<(Lease, Version), LeaseError> {
         given: on_disk.given.map(Epoch),
         in_sync: in_sync.map_err(|error| malformed("in_sync", error.to_string()))?,
         duration: Duration::from_millis(on_disk.duration_ms),
+        cluster_version: on_disk.cluster_version.map_or(ClusterVersion::FIRST, ClusterVersion),
         renewed: Some(Renewal(on_disk.renewed_us)),
     };
     let lease = Lease::from_parts(parts).map_err(|error| malformed(FILE, error.to_string()))?;

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::VersionRange;
 use understudy_record::{Epoch, Identity, ReplicaName};
 use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
 
-use crate::{Node, Order, Role, Target, ToPrimary, UpstreamEvent, Writer};
+use crate::{Node, Order, Role, Target, ToPrimary, UpstreamEvent, Writer, versions};
 
 /// The pause before a connection that failed is tried again; doubles up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -16,9 +17,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 pub(crate) struct BackupRole {
     pub(crate) backup: Backup,
     /// The connection to the primary, by its number.
-    link: Option<u64>,
+    pub(crate) link: Option<u64>,
     sender: Option<mpsc::UnboundedSender<ToPrimary>>,
-    target: Option<(Epoch, ReplicaName)>,
+    pub(crate) target: Option<(Epoch, ReplicaName)>,
     dial_at: Duration,
     pause: Duration,
     /// Why there was no connection, as last told: the same is not worth a line every half second.
@@ -49,6 +50,10 @@ impl Node {
     pub(crate) fn follow_lease(&mut self) {
         let Role::Backup(role) = &mut self.role else { return };
         let Some((lease, version)) = &self.lease else { return };
+        if let Err(why) = VersionRange::OWN.check(lease.cluster_version()) {
+            return self.stand_aside(why);
+        }
+        self.needs_upgrade = None;
         let Some(holder) = lease.holder() else { return };
         let resumes = is_broken(Variant::ResumeOldRole) && holder.store == self.me.store;
         if *holder == self.me || resumes {
@@ -110,6 +115,9 @@ impl Node {
         if role.link != Some(link) {
             return; // of a connection that was given up
         }
+        if let Some(reason) = versions::unknown_kind(&event) {
+            return self.give_way(reason);
+        }
         match event {
             UpstreamEvent::Connected(sender) => {
                 role.sender = Some(sender);
@@ -126,6 +134,7 @@ impl Node {
                     PrimaryMessage::Welcome(welcome) => backup.handle_welcome(now, welcome, out),
                     PrimaryMessage::Records(records) => backup.handle_records(now, records, out),
                     PrimaryMessage::Base(base) => backup.handle_base(now, base, out),
+                    PrimaryMessage::Version(version) => backup.handle_version(version, out),
                     PrimaryMessage::Refusal(refusal) => {
                         tracing::debug!(epoch = %refusal.epoch, "refused: {}", refusal.reason);
                         Ok(()) // it ends the stream
@@ -172,6 +181,7 @@ impl Node {
             let Role::Backup(role) = &mut self.role else { return };
             match output {
                 BackupOutput::PersistEpoch(epoch) => self.around.order(Order::PersistEpoch(epoch)),
+                BackupOutput::PersistVersion(version) => self.around.order(Order::PersistVersion(version)),
                 BackupOutput::Truncate(after) => {
                     tracing::info!(%after, "cutting a tail that the primary does not have");
                     self.recorded_sets.cut_after(after);
@@ -222,7 +232,7 @@ impl Node {
         }
     }
 
-    fn drop_upstream(&mut self, reset: bool) {
+    pub(crate) fn drop_upstream(&mut self, reset: bool) {
         self.around.hang_up();
         let now = self.now;
         let Role::Backup(role) = &mut self.role else { return };

@@ -4,6 +4,7 @@
 use std::sync::mpsc;
 
 use understudy_journal::{Finished, Flaw, Journal, JournalError};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Frame, Index};
 use understudy_replication::Session;
 
@@ -28,6 +29,8 @@ pub enum Order {
     /// Report how far the log is durable.
     Barrier(Writer),
     PersistEpoch(Epoch),
+    /// Of the cluster, before anything that it brought is appended.
+    PersistVersion(ClusterVersion),
     Truncate(Index),
     BeginBase,
     CompleteBase(Session),
@@ -113,6 +116,7 @@ impl JournalWorker {
                 Ok(())
             }
             Order::PersistEpoch(epoch) => self.journal.persist_epoch(epoch),
+            Order::PersistVersion(version) => self.journal.persist_version(version),
             Order::Truncate(after) => self.journal.truncate_after(after),
             Order::BeginBase => self.give_up_base().and_then(|()| self.journal.begin_base()),
             Order::CompleteBase(session) => {

@@ -20,6 +20,7 @@ mod recovery;
 mod scrub;
 mod status;
 mod surroundings;
+mod versions;
 
 pub use checkpoint::{CheckpointEvent, Installed};
 pub use checkpoint_worker::{Brakes, CheckpointId, CheckpointOrder, CheckpointWorker};

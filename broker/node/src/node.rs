@@ -11,13 +11,14 @@ use bytes::BytesMut;
 use understudy_core::{ConnectionId, Core, Load, Outputs};
 use understudy_election::{Lease, Version};
 use understudy_journal::Flaw;
+use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
 use crate::recorded_sets::RecordedSets;
 use crate::{
     ControlEvent, Event, JournalEvent, LeaseEvent, NodeConfig, Order, Recovered, Shared, Surroundings, Writer, backup,
-    checkpoint, clients, primary, scrub,
+    checkpoint, clients, primary, scrub, versions,
 };
 
 /// The arena for frames' small parts grows by so much at a time.
@@ -65,6 +66,8 @@ pub struct Node {
     pub(crate) shared: Arc<Shared>,
     /// Since when this process has been on its way out.
     pub(crate) leaving: Option<Duration>,
+    /// Why this replica takes part in nothing before it gets another build.
+    pub(crate) needs_upgrade: Option<String>,
     pub(crate) ended: bool,
     /// The last step ended with messages that could be handed out at once.
     more_to_deliver: bool,
@@ -106,6 +109,7 @@ impl Node {
             alarms: Alarms::default(),
             shared,
             leaving: None,
+            needs_upgrade: None,
             ended: false,
             more_to_deliver: false,
             more_to_evict: false,
@@ -321,6 +325,7 @@ impl Node {
                 Frame::record(Position { epoch, index }, committed, &record, arena)
             })
             .collect();
+        versions::check_writable(&frames, role.primary.cluster_version());
         self.checkpoints.note_written(frames.iter().map(Frame::len).sum());
         self.around.order(Order::Append(Writer::Primary(epoch), frames.clone()));
         role.primary.handle_appended(self.now, &frames, &mut role.outputs);
@@ -361,6 +366,7 @@ impl Node {
             me: self.me.clone(),
             replicated_only: self.config.replicated_only,
             backup_timeout: self.config.backup_timeout,
+            knows: VersionRange::OWN,
         };
         let Recovered { core, log, recorded_sets, inconsistency } = recovered;
         tracing::info!(last = %log.history.last(), applied = %log.applied, epoch = %log.known_epoch, "log read");

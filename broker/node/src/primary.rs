@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
 use understudy_election::{Lease, Version};
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record};
 use understudy_replication::{
     BacklogQueue, KeeperOutput, LeaseAnswer, LeaseKeeper, Primary, PrimaryConfig, PrimaryMessage, PrimaryOutput,
@@ -15,7 +16,7 @@ use understudy_replication::{
 };
 
 use crate::hand_over::HandOver;
-use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role};
+use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role, versions};
 
 /// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
 const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
@@ -24,9 +25,6 @@ const BACKLOG_CHUNK_MESSAGES: usize = 1024;
 /// Records that are not committed, in bytes, above which publishers are made to wait: what a slow disk or backup may
 /// cost in memory.
 const UNCOMMITTED_BYTES: usize = 64 << 20;
-
-/// Of the record kinds that every replica knows.
-const CLUSTER_VERSION: u32 = 2;
 
 pub(crate) struct PrimaryRole {
     pub(crate) primary: Primary,
@@ -104,7 +102,9 @@ impl Node {
             return;
         }
         let mut outputs = Vec::new();
-        let (history, first) = match role.backup.handle_elected(epoch, &mut outputs) {
+        // Never lower than what this store knows: somebody may have put the Lease back by hand.
+        let cluster_version = lease.cluster_version().max(role.backup.cluster_version());
+        let (history, first) = match role.backup.handle_elected(epoch, cluster_version, &mut outputs) {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(%epoch, "elected, but cannot take the role: {error}");
@@ -124,6 +124,8 @@ impl Node {
             stall_timeout: self.config.stall_timeout,
             lease_duration: self.config.lease_duration,
             resume_records: self.config.resume_records,
+            knows: VersionRange::OWN,
+            version: cluster_version,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
@@ -131,7 +133,8 @@ impl Node {
             Some(holder) if is_broken(Variant::ResumeOldRole) => holder.clone(),
             _ => self.me.clone(),
         };
-        let keeper = LeaseKeeper::new(self.now, holder, lease, version, self.config.lease_duration);
+        let mut keeper = LeaseKeeper::new(self.now, holder, lease, version, self.config.lease_duration);
+        keeper.raise(cluster_version);
         self.role = Role::Primary(Box::new(PrimaryRole {
             primary,
             keeper,
@@ -146,10 +149,10 @@ impl Node {
             proof: None,
             hand_over: None,
         }));
-        tracing::info!(%epoch, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
-        self.core.set_cluster_version(CLUSTER_VERSION);
+        tracing::info!(%epoch, %cluster_version, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_default_replication(self.config.replicate);
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
+        self.take_up_version(epoch, cluster_version);
         self.core.promote(&mut self.out);
         self.settle();
         self.publish_status();
@@ -305,7 +308,8 @@ impl Node {
             in_sync: role.primary.in_force().iter().cloned().collect(),
         };
         let pieces = std::iter::once(start).chain(self.core.snapshot_topology()).chain([BasePiece::TopologyEnd]);
-        let frames = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
+        let frames: Vec<Frame> = pieces.map(|piece| Frame::base(sync_point, committed, &piece, &mut arena)).collect();
+        versions::check_writable(&frames, role.primary.cluster_version());
         let queues = self.core.backlogs();
         let unclaimed = self.core.unclaimed_parts();
         let queues: Vec<_> = (!unclaimed.is_empty())
@@ -389,6 +393,8 @@ impl Node {
         let stalled = self.is_stalled();
         let Role::Primary(role) = &mut self.role else { return };
         role.primary.handle_timeout(self.now, &mut role.outputs);
+        self.tick_version();
+        let Role::Primary(role) = &mut self.role else { return };
         let (epoch, handing_over) = (role.primary.epoch(), role.hand_over.is_some());
         if stalled && !handing_over && self.hand_over(epoch, None).is_ok() {
             tracing::error!("the journal makes no progress: handing over to a backup");

@@ -119,7 +119,16 @@ impl Rebuild {
         let (known_epoch, first, floor) = (journal.known_epoch(), journal.first(), journal.floor());
         Ok(Recovered {
             core,
-            log: RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged },
+            log: RecoveredLog {
+                known_epoch,
+                cluster_version: journal.cluster_version(),
+                history,
+                first,
+                floor,
+                applied,
+                pending,
+                damaged,
+            },
             recorded_sets,
             inconsistency,
         })

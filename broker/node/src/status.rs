@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use understudy_journal::Progress;
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Alarms, Epoch, Identity, Index, Position, ReplicaName};
 use understudy_replication::{CatchUpProgress, FollowerStatus};
 
@@ -56,11 +57,17 @@ pub struct NodeStatus {
     pub inconsistencies: u64,
     /// Why nobody is elected, as this replica sees it, while it misses a primary.
     pub waits: Option<String>,
+    /// The cluster's: in force, or as the store remembers it.
+    pub cluster_version: ClusterVersion,
+    /// Why this replica waits for another build.
+    pub needs_upgrade: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum RoleStatus {
     Recovering,
+    /// Its build is too old for its log: it takes part in nothing.
+    Outdated,
     Backup {
         primary: Option<Identity>,
         /// For how long no primary has been heard, and whether by a reset.
@@ -91,7 +98,7 @@ pub enum RoleStatus {
 impl NodeStatus {
     pub fn is_clean(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
             RoleStatus::Primary { .. } => true,
             RoleStatus::Backup { clean, .. } => *clean,
         }
@@ -100,7 +107,7 @@ impl NodeStatus {
     /// Serves, or follows as a member of the set: what a budget of disruptions may count on.
     pub fn is_ready(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
             RoleStatus::Primary { isolated, .. } => !isolated,
             RoleStatus::Backup { primary, catch_up, .. } => {
                 primary.is_some() && catch_up.is_none() && self.in_sync.iter().any(|member| member.is(&self.me))
@@ -171,6 +178,8 @@ impl Shared {
             inconsistency: None,
             inconsistencies: 0,
             waits: None,
+            cluster_version: ClusterVersion::FIRST,
+            needs_upgrade: None,
         };
         Self {
             status: watch::Sender::new(status),
@@ -204,6 +213,14 @@ impl Shared {
 
     fn waits(&self) -> Option<String> {
         self.waits.lock().ok().and_then(|waits| waits.clone())
+    }
+
+    /// The store is of a newer build: no core thread will ever say anything.
+    pub fn set_outdated(&self, reason: String) {
+        self.status.send_modify(|status| {
+            status.role = RoleStatus::Outdated;
+            status.needs_upgrade = Some(reason);
+        });
     }
 
     pub fn set_flow(&self, flow: Flow) {
@@ -259,11 +276,18 @@ impl Node {
             inconsistency: self.agreement.own().map(|own| own.text.clone()),
             inconsistencies: self.agreement.own_count(),
             waits: self.shared.waits(),
+            cluster_version: match &self.role {
+                Role::Primary(role) => role.primary.cluster_version(),
+                Role::Backup(role) => role.backup.cluster_version(),
+                Role::Recovering => ClusterVersion::FIRST,
+            },
+            needs_upgrade: self.needs_upgrade.clone(),
         }
     }
 
     fn role_status(&self) -> RoleStatus {
         match &self.role {
+            Role::Recovering if self.needs_upgrade.is_some() => RoleStatus::Outdated,
             Role::Recovering => RoleStatus::Recovering,
             Role::Backup(role) => RoleStatus::Backup {
                 primary: role.backup.primary().cloned(),

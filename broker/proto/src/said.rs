@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use understudy_election::{Loss, Report, Role, StoreState};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Index, Member, ParseIdError, Position, ReplicaName};
 
 use crate as wire;
@@ -31,7 +32,7 @@ pub enum ReadError {
 /// What one status means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Said {
-    /// It reads its journal and cannot tell yet where its log ends.
+    /// It reads its journal, or waits for a build that can, and cannot tell yet where its log ends.
     Recovering(Identity),
     Report(Report),
     /// It says of itself that it is done: its journal failed, or it is leaving.
@@ -83,6 +84,11 @@ pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Dura
         last: position(status.last.as_ref()),
         state: if status.clean { StoreState::Clean } else { StoreState::Dirty },
         recorded_set,
+        knows: VersionRange {
+            oldest: ClusterVersion::said(status.oldest_version),
+            newest: ClusterVersion::said(status.newest_version),
+        },
+        cluster_version: ClusterVersion::said(status.cluster_version),
         role,
         lease_gone: status.lease_gone,
     }))

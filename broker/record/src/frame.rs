@@ -17,6 +17,7 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
+use crate::version::ClusterVersion;
 use crate::{BasePiece, Body, Epoch, Index, Member, Message, Position, Record, RecordError, Rope};
 
 pub const FRAME_HEADER_BYTES: usize = 40;
@@ -176,6 +177,16 @@ impl Frame {
             (FrameKind::Base, BasePiece::MESSAGE | BasePiece::MESSAGE_IN_PARTS) => index_at(9),
             (FrameKind::Base, BasePiece::PART) => index_at(1),
             _ => None,
+        }
+    }
+
+    /// From which version of the cluster on such a frame may be written; `None` for a kind that this build does not know.
+    /// Cheap: nothing is decoded.
+    pub fn since(&self) -> Option<ClusterVersion> {
+        let tag = *self.head.get(FRAME_HEADER_BYTES)?;
+        match self.kind {
+            FrameKind::Record => Record::since(tag),
+            FrameKind::Base => BasePiece::since(tag),
         }
     }
 

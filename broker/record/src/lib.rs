@@ -12,6 +12,7 @@ mod ids;
 mod record;
 mod scrub;
 pub mod variant;
+pub mod version;
 mod wire;
 
 pub use alarms::{Alarms, Shortage};

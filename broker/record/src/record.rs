@@ -117,6 +117,11 @@ pub enum Record {
     Scrub {
         digests: Vec<StateDigest>,
     },
+    /// Changes nothing. Of a version that there is not, for tests of upgrades.
+    #[cfg(feature = "made-up-version")]
+    MadeUp {
+        epoch: Epoch,
+    },
 }
 
 /// What a transaction says of one queue's deliveries: see [`Record::Dequeue`] and [`Record::Requeue`].
@@ -348,6 +353,8 @@ impl Record {
     pub(crate) fn is_here(tag: u8) -> bool {
         (Self::FIRST_HERE..=Self::LAST_HERE).contains(&tag)
     }
+    #[cfg(feature = "made-up-version")]
+    pub(crate) const MADE_UP: u8 = 255;
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -398,6 +405,8 @@ impl Record {
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
             Self::Scrub { digests } => write_digests(w.u8(Self::SCRUB), digests),
+            #[cfg(feature = "made-up-version")]
+            Self::MadeUp { epoch } => _ = w.u8(Self::MADE_UP).u64(epoch.0),
         }
     }
 
@@ -462,6 +471,8 @@ impl Record {
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
             Self::SCRUB => Self::Scrub { digests: read_digests(&mut r)? },
+            #[cfg(feature = "made-up-version")]
+            Self::MADE_UP => Self::MadeUp { epoch: Epoch(r.u64()?) },
             tag => return Err(RecordError::UnknownTag { tag }),
         };
         r.finish()?;

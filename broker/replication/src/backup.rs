@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::{ClusterVersion, UnknownVersion, VersionRange};
 use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, QueueId};
 
 use crate::history::History;
@@ -28,12 +29,16 @@ pub struct BackupConfig {
     /// `durability: Replicated`: what has been received counts, so it is acknowledged at once.
     pub replicated_only: bool,
     pub backup_timeout: Duration,
+    /// The cluster's versions that this build knows.
+    pub knows: VersionRange,
 }
 
 /// What was found on disk.
 #[derive(Clone, Debug)]
 pub struct RecoveredLog {
     pub known_epoch: Epoch,
+    /// The highest version of the cluster that this store has heard of.
+    pub cluster_version: ClusterVersion,
     pub history: History,
     /// First index held as a record.
     pub first: Index,
@@ -53,6 +58,8 @@ pub type Session = u64;
 pub enum BackupOutput {
     /// Journal: make the epoch durable.
     PersistEpoch(Epoch),
+    /// Journal: remember the cluster's version before anything that it brought is written.
+    PersistVersion(ClusterVersion),
     /// Journal: cut the log after this index.
     Truncate(Index),
     /// Journal: append, and report the session and last index once durable.
@@ -97,6 +104,8 @@ pub enum FollowError {
     BeyondEnd { after: Index, last: Index },
     #[error("{what} came where it has no place")]
     OutOfPlace { what: &'static str },
+    #[error("this build {0}")]
+    Version(#[from] UnknownVersion),
     #[error("the base is damaged: {0}")]
     BadBase(String),
 }
@@ -150,6 +159,8 @@ pub struct Backup {
     config: BackupConfig,
     /// The highest epoch known, durable before anything is acknowledged under it.
     known_epoch: Epoch,
+    /// The highest version of the cluster that this store has heard of.
+    cluster_version: ClusterVersion,
     history: History,
     first: Index,
     /// What the primary has said is committed.
@@ -173,10 +184,11 @@ pub struct Backup {
 
 impl Backup {
     pub fn new(now: Duration, config: BackupConfig, log: RecoveredLog) -> Self {
-        let RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged } = log;
+        let RecoveredLog { known_epoch, cluster_version, history, first, floor, applied, pending, damaged } = log;
         Self {
             config,
             known_epoch,
+            cluster_version,
             first,
             committed: applied,
             floor: floor.max(applied),
@@ -197,6 +209,11 @@ impl Backup {
 
     pub fn known_epoch(&self) -> Epoch {
         self.known_epoch
+    }
+
+    /// The highest version of the cluster that this store has heard of.
+    pub fn cluster_version(&self) -> ClusterVersion {
+        self.cluster_version
     }
 
     pub fn history(&self) -> &History {
@@ -271,6 +288,7 @@ impl Backup {
             first: self.first,
             floor: self.floor(),
             clean: self.is_clean(),
+            knows: self.config.knows,
         }
     }
 
@@ -311,6 +329,7 @@ impl Backup {
     ) -> Result<(), FollowError> {
         let Link::Greeting { .. } = self.link else { return Err(FollowError::OutOfPlace { what: "a welcome" }) };
         self.admit_epoch(welcome.epoch, out)?;
+        self.admit_version(welcome.version, out)?;
         self.has_followed = true;
         let primary = welcome.primary;
         match welcome.resume {
@@ -334,6 +353,23 @@ impl Backup {
                 self.link = Link::Following { primary, last_heard: now };
                 out.push(BackupOutput::Barrier(self.session));
             }
+        }
+        Ok(())
+    }
+
+    /// The primary has raised the cluster's version.
+    pub fn handle_version(&mut self, version: ClusterVersion, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        if self.primary().is_none() {
+            return Err(FollowError::OutOfPlace { what: "a version" });
+        }
+        self.admit_version(version, out)
+    }
+
+    fn admit_version(&mut self, version: ClusterVersion, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
+        self.config.knows.check(version)?;
+        if version > self.cluster_version {
+            self.cluster_version = version;
+            out.push(BackupOutput::PersistVersion(version));
         }
         Ok(())
     }
@@ -504,11 +540,12 @@ impl Backup {
     /// durable before anything is written under it. Returns the log's history and first index.
     ///
     /// # Errors
-    /// If the epoch is over already, or the log is not whole (such a store is in no in-sync set). One that is marked as
-    /// damaged is elected by a person's word alone, who takes what it has.
+    /// If the epoch is over already, the log is not whole (such a store is in no in-sync set), or this build does not know
+    /// the cluster's version. One that is marked as damaged is elected by a person's word alone, who takes what it has.
     pub fn handle_elected(
         &mut self,
         epoch: Epoch,
+        version: ClusterVersion,
         out: &mut Vec<BackupOutput>,
     ) -> Result<(History, Index), FollowError> {
         if self.catch_up.is_some() {
@@ -517,6 +554,7 @@ impl Backup {
         if epoch <= self.history.last().epoch && !is_broken(Variant::ResumeOldRole) {
             return Err(FollowError::OldEpoch { theirs: epoch, known: self.history.last().epoch });
         }
+        self.admit_version(version, out)?;
         self.admit_epoch(epoch, out)?;
         self.session += 1;
         out.push(BackupOutput::Apply(self.pending.drain(..).collect()));

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use understudy_election::{Lease, NotHolder, Version};
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity};
 
 use crate::commit::{InSyncSet, SwapOutcome};
@@ -77,6 +78,8 @@ pub struct LeaseKeeper {
     wanted: Option<InSyncSet>,
     /// The successor, once this primary wants to leave.
     successor: Option<(Identity, BTreeSet<Identity>)>,
+    /// The version to raise the cluster to.
+    raise_to: Option<ClusterVersion>,
     in_flight: Option<LeaseRequest>,
     /// A write of ours may be on its way still, though no answer came.
     must_read: bool,
@@ -97,6 +100,7 @@ impl LeaseKeeper {
             deleted: false,
             wanted: None,
             successor: None,
+            raise_to: None,
             in_flight: None,
             must_read: false,
             next_renewal: now,
@@ -114,6 +118,16 @@ impl LeaseKeeper {
     pub fn propose(&mut self, set: InSyncSet) {
         self.wanted = Some(set);
         self.not_before = RETRY_AT_ONCE;
+    }
+
+    /// Raises the cluster's version, once nothing else is to be written: nobody waits for it.
+    pub fn raise(&mut self, version: ClusterVersion) {
+        self.raise_to = Some(version).filter(|version| *version > self.known.cluster_version());
+    }
+
+    /// The cluster's version by the newest Lease that is known to have been in the store.
+    pub fn cluster_version(&self) -> ClusterVersion {
+        self.known.cluster_version()
     }
 
     /// Gives the role to `successor` by one swap: it and the `reachable` members of the set stay.
@@ -153,7 +167,7 @@ impl LeaseKeeper {
         may_renew: bool,
         hears_all: bool,
     ) -> Result<Option<LeaseRequest>, NoLease> {
-        let renewal_due = may_renew && now >= self.next_renewal;
+        let renewal_due = may_renew && (now >= self.next_renewal || self.raise_to.is_some());
         let due = self.must_read || self.deleted || self.wanted.is_some() || self.successor.is_some() || renewal_due;
         if self.in_flight.is_some() || !due || now < self.not_before {
             return Ok(None);
@@ -254,6 +268,9 @@ impl LeaseKeeper {
             self.deleted = false;
             self.next_renewal = now;
         }
+        // One that somebody has put back by hand is raised again.
+        let raise_to = self.raise_to.max(Some(self.known.cluster_version()));
+        self.raise_to = raise_to.filter(|version| *version > lease.cluster_version());
         (self.known, self.version) = (lease, version);
         if self.wanted.as_ref().is_some_and(|wanted| wanted == self.known.in_sync()) {
             self.wanted = None;
@@ -269,7 +286,7 @@ impl LeaseKeeper {
         KeeperOutput::Demoted { epoch: lease.epoch(), holder: lease.holder().cloned() }
     }
 
-    /// A set on its way comes before the hand-over: its outcome must be known first.
+    /// A set on its way comes before the hand-over, since its outcome must be known first; the version comes last.
     fn next_lease(&mut self) -> Result<Lease, NotHolder> {
         if let Some(set) = &self.wanted {
             return self.known.with_set(&self.me, set.clone());
@@ -279,6 +296,9 @@ impl LeaseKeeper {
                 return Ok(lease);
             }
             self.successor = None; // it has left the set meanwhile
+        }
+        if let Some(version) = self.raise_to {
+            return self.known.raised(&self.me, version);
         }
         self.known.renewed(&self.me, self.duration)
     }
@@ -414,5 +434,59 @@ mod tests {
         assert_eq!((lease.epoch(), lease.holder(), lease.in_sync()), (Epoch(2), Some(&replica(2)), &set(&[1, 2])));
         let out = k.handle_answer(at(40), LeaseAnswer::Written(version(13)));
         assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(replica(2)) }]);
+    }
+
+    #[test]
+    fn the_version_is_raised_by_one_swap_and_stays_raised() {
+        let mut k = keeper();
+        k.propose(set(&[1, 2]));
+        k.raise(ClusterVersion(3));
+        assert_eq!(swap_of(&mut k, at(10)).1, set(&[1, 2]), "the set comes first");
+        k.handle_answer(at(20), LeaseAnswer::Written(version(12)));
+        assert_eq!(k.cluster_version(), ClusterVersion(1));
+        assert_eq!(k.poll_request(at(25), false, true), Ok(None), "a primary that cannot write does not look alive");
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(30), true, true) else { panic!() };
+        assert_eq!((lease.cluster_version(), lease.in_sync()), (ClusterVersion(3), &set(&[1, 2])));
+        assert_eq!(k.cluster_version(), ClusterVersion(1), "nothing is known of it yet");
+        assert_eq!(k.handle_answer(at(40), LeaseAnswer::Written(version(13))), []);
+        assert_eq!(k.cluster_version(), ClusterVersion(3));
+        assert_eq!(k.poll_request(at(50), true, true), Ok(None), "once");
+        k.raise(ClusterVersion(2));
+        assert_eq!(k.poll_request(at(60), true, true), Ok(None), "never lower");
+    }
+
+    #[test]
+    fn a_raise_whose_answer_was_lost_is_seen_by_the_moved_version() {
+        let mut k = keeper();
+        k.raise(ClusterVersion(3));
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(10), true, true) else { panic!() };
+        k.handle_answer(at(20), LeaseAnswer::Unknown("timeout".into()));
+        assert_eq!(k.cluster_version(), ClusterVersion(1));
+        swap_of(&mut k, at(400));
+        k.handle_answer(at(410), LeaseAnswer::Conflict);
+        assert_eq!(k.poll_request(at(420), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(430), LeaseAnswer::Read(Some((lease, version(12)))));
+        assert_eq!(k.cluster_version(), ClusterVersion(3));
+        assert_eq!(k.poll_request(at(440), true, true), Ok(None));
+    }
+
+    #[test]
+    fn a_version_that_was_put_back_by_hand_is_raised_again_and_a_deleted_lease_has_it_too() {
+        let mut k = keeper();
+        let old = k.known.clone();
+        k.raise(ClusterVersion(3));
+        swap_of(&mut k, at(10));
+        k.handle_answer(at(20), LeaseAnswer::Written(version(12)));
+        k.must_read = true;
+        assert_eq!(k.poll_request(at(30), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(40), LeaseAnswer::Read(Some((old, version(13)))));
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(50), true, true) else { panic!() };
+        assert_eq!(lease.cluster_version(), ClusterVersion(3));
+        k.handle_answer(at(60), LeaseAnswer::Written(version(14)));
+        k.handle_seen(None);
+        assert_eq!(k.poll_request(at(70), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(80), LeaseAnswer::Read(None));
+        let Ok(Some(LeaseRequest::Create { lease })) = k.poll_request(at(90), true, true) else { panic!() };
+        assert_eq!(lease.cluster_version(), ClusterVersion(3));
     }
 }

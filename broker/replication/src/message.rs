@@ -1,5 +1,6 @@
 //! What primary and backup say to each other, as domain values. Their gRPC form is the shell's business.
 
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Position, QueueId};
 
 use crate::history::History;
@@ -17,6 +18,8 @@ pub struct Hello {
     pub floor: Index,
     /// False while its log is a base that is not whole.
     pub clean: bool,
+    /// The cluster's versions that its build knows.
+    pub knows: VersionRange,
 }
 
 /// From the backup, as its journal goes on.
@@ -33,12 +36,16 @@ pub enum PrimaryMessage {
     Records(Records),
     Refusal(Refusal),
     Base(Base),
+    /// The cluster's version is this from here on: records that it brought may follow.
+    Version(ClusterVersion),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Welcome {
     pub epoch: Epoch,
     pub primary: Identity,
+    /// The cluster's.
+    pub version: ClusterVersion,
     pub resume: Resume,
 }
 

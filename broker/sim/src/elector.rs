@@ -8,6 +8,7 @@ use understudy_election::{
 };
 use understudy_node::{NodeStatus, RoleStatus};
 use understudy_record::ReplicaName;
+use understudy_record::version::VersionRange;
 
 use crate::plan::{BACKUP_TIMEOUT, LEASE_DURATION, STALL_TIMEOUT};
 
@@ -68,7 +69,7 @@ impl Sight {
 /// What a replica says of itself to an elector; `None`: it reads its log still, or is done.
 pub(crate) fn report(status: &NodeStatus, now: Duration) -> Option<Report> {
     let role = match &status.role {
-        RoleStatus::Recovering | RoleStatus::Ended => return None,
+        RoleStatus::Recovering | RoleStatus::Ended | RoleStatus::Outdated => return None,
         RoleStatus::Primary { .. } => {
             Role::Primary { epoch: status.epoch, stalled_for: Duration::from_millis(status.journal_stalled_ms) }
         }
@@ -88,6 +89,8 @@ pub(crate) fn report(status: &NodeStatus, now: Duration) -> Option<Report> {
         recorded_set: status.in_sync.iter().cloned().collect(),
         role,
         lease_gone: status.lease_gone,
+        cluster_version: status.cluster_version,
+        knows: VersionRange::OWN,
     })
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tonic::Status as RpcStatus;
 use understudy_proto::{self as wire, wire_identity};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position, QueueId, ReplicaName, Rope};
 use understudy_replication::{
     Acknowledge, BacklogQueue, Base, CatchUpProgress, Hello, History, PrimaryMessage, Records, Refusal, Resume, SyncId,
@@ -13,9 +14,6 @@ use understudy_replication::{
 
 use understudy_node::{NodeStatus, RoleStatus, ToPrimary};
 
-/// The one version of the replication stream there is.
-pub(super) const PROTOCOL_VERSION: u32 = 1;
-
 /// A message says something that no peer of this version says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConvertError {
@@ -23,8 +21,6 @@ pub(crate) enum ConvertError {
     Missing(&'static str),
     #[error("{field} is {value:?}")]
     Field { field: &'static str, value: String },
-    #[error("speaks replication versions {min} to {max}, this replica speaks {PROTOCOL_VERSION}")]
-    Version { min: u32, max: u32 },
     #[error("a frame on the stream is damaged: {0}")]
     Frame(#[from] understudy_record::FrameError),
     #[error("{bytes} bytes after the last whole frame")]
@@ -93,8 +89,8 @@ pub(super) fn to_primary_to_wire(word: ToPrimary, cluster: &str) -> wire::Follow
 
 fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
     wire::Hello {
-        min_version: PROTOCOL_VERSION,
-        max_version: PROTOCOL_VERSION,
+        min_version: hello.knows.oldest.0,
+        max_version: hello.knows.newest.0,
         cluster: cluster.to_owned(),
         follower: Some(wire_identity(&hello.follower)),
         epoch: hello.epoch.0,
@@ -108,9 +104,6 @@ fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
 }
 
 pub(super) fn hello(from: wire::Hello, cluster: &str) -> Result<Hello, ConvertError> {
-    if !(from.min_version..=from.max_version).contains(&PROTOCOL_VERSION) {
-        return Err(ConvertError::Version { min: from.min_version, max: from.max_version });
-    }
     if from.cluster != cluster {
         return Err(ConvertError::Field { field: "cluster", value: from.cluster });
     }
@@ -126,6 +119,10 @@ pub(super) fn hello(from: wire::Hello, cluster: &str) -> Result<Hello, ConvertEr
         first: Index(from.first),
         floor: Index(from.floor),
         clean: from.clean,
+        knows: VersionRange {
+            oldest: ClusterVersion::said(from.min_version),
+            newest: ClusterVersion::said(from.max_version),
+        },
     })
 }
 
@@ -137,7 +134,7 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
     use wire::primary_message::Message;
     let message = match message {
         PrimaryMessage::Welcome(welcome) => Message::Welcome(wire::Welcome {
-            version: PROTOCOL_VERSION,
+            version: welcome.version.0,
             epoch: welcome.epoch.0,
             primary: Some(wire_identity(&welcome.primary)),
             resume_after: match welcome.resume {
@@ -154,6 +151,7 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
         PrimaryMessage::Refusal(refusal) => {
             Message::Refusal(wire::Refusal { epoch: refusal.epoch.0, primary: String::new(), reason: refusal.reason })
         }
+        PrimaryMessage::Version(version) => Message::Version(version.0),
         PrimaryMessage::Base(base) => Message::Base(wire::Base {
             epoch: base.epoch.0,
             sync_id: base.sync_id.0,
@@ -180,6 +178,7 @@ pub(super) fn primary_message(from: wire::PrimaryMessage) -> Result<PrimaryMessa
         Message::Welcome(welcome) => PrimaryMessage::Welcome(Welcome {
             epoch: Epoch(welcome.epoch),
             primary: identity(welcome.primary.as_ref())?,
+            version: ClusterVersion::said(welcome.version),
             resume: welcome.resume_after.map_or(Resume::Base, |index| Resume::After(Index(index))),
         }),
         Message::Records(records) => PrimaryMessage::Records(Records {
@@ -190,6 +189,7 @@ pub(super) fn primary_message(from: wire::PrimaryMessage) -> Result<PrimaryMessa
         Message::Refusal(refusal) => {
             PrimaryMessage::Refusal(Refusal { epoch: Epoch(refusal.epoch), reason: refusal.reason })
         }
+        Message::Version(version) => PrimaryMessage::Version(ClusterVersion::said(version)),
         Message::Base(base) => PrimaryMessage::Base(Base {
             epoch: Epoch(base.epoch),
             sync_id: SyncId(base.sync_id),
@@ -233,14 +233,20 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         in_sync_epoch: status.last.epoch.0,
         journal_stalled_ms: status.journal_stalled_ms,
         lease_gone: status.lease_gone,
-        message: status.failure.clone().or_else(|| status.waits.clone()).unwrap_or_default(),
+        message: (status.failure.clone().or_else(|| status.needs_upgrade.clone()).or_else(|| status.waits.clone()))
+            .unwrap_or_default(),
+        cluster_version: status.cluster_version.0,
+        oldest_version: VersionRange::OWN.oldest.0,
+        newest_version: VersionRange::OWN.newest.0,
+        needs_upgrade: status.needs_upgrade.clone().unwrap_or_default(),
         alarms: status.alarms.any().then(|| status.alarms.into()),
         inconsistency: status.inconsistency.clone().unwrap_or_default(),
         inconsistencies: status.inconsistencies,
         ..wire::Status::default()
     };
     match &status.role {
-        RoleStatus::Recovering => to.set_role(wire::Role::Recovering),
+        // Older readers know no better word for one that cannot take part yet.
+        RoleStatus::Recovering | RoleStatus::Outdated => to.set_role(wire::Role::Recovering),
         RoleStatus::Ended => to.set_role(wire::Role::Ended),
         RoleStatus::Backup { primary, lost, catch_up, .. } => {
             to.set_role(match (primary, catch_up) {

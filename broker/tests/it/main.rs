@@ -24,3 +24,4 @@ mod selective;
 mod storage;
 mod switchover;
 mod transactions;
+mod versions;

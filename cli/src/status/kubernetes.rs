@@ -37,6 +37,7 @@ fn summarize(cluster: &str, status: serde_json::Value) -> Result<Summary, serde_
         cluster: cluster.into(),
         primary: status.primary,
         epoch: status.epoch,
+        cluster_version: status.cluster_version,
         in_sync: status.in_sync,
         confirms_held: None,
         publishers_blocked: None,
@@ -51,6 +52,7 @@ fn summarize(cluster: &str, status: serde_json::Value) -> Result<Summary, serde_
 struct Status {
     primary: Option<String>,
     epoch: Option<u64>,
+    cluster_version: Option<u32>,
     in_sync: Vec<String>,
     replica_statuses: Vec<ReplicaStatus>,
     conditions: Vec<ConditionStatus>,
@@ -146,6 +148,7 @@ mod tests {
             "observedGeneration": 1,
             "primary": "orders-1",
             "epoch": 4,
+            "clusterVersion": 2,
             "inSync": ["orders-0", "orders-1"],
             "replicaStatuses": [
                 {"name": "orders-0", "role": "Backup", "inSync": true, "position": "4:1200", "lag": 3},
@@ -164,6 +167,7 @@ mod tests {
             Cluster   shop/orders
             Primary   orders-1, epoch 4
             In sync   2 of 3: orders-0, orders-1
+            Version   2
             Failover  from orders-0 to orders-1: its process has ended
                       noticed 2026-01-02T03:04:05.006Z
                       elected 2026-01-02T03:04:05.010Z

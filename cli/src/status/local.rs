@@ -73,6 +73,7 @@ fn summarize(file: &ClusterFile, answers: Vec<Result<proto::Status, String>>) ->
         cluster: file.cluster.clone(),
         primary: primary.map(|(_, broker)| broker.name.clone()),
         epoch: primary.map(|(status, _)| status.epoch),
+        cluster_version: primary.map(|(status, _)| status.cluster_version).filter(|version| *version > 0),
         confirms_held: primary.and_then(|(status, _)| not_empty(&status.confirms_held)),
         publishers_blocked: primary.and_then(|(status, _)| not_empty(&status.publishers_blocked)),
         replicas: replicas.collect(),
@@ -163,6 +164,7 @@ mod tests {
         let primary = proto::Status {
             in_sync: vec![format!("dev-1/{STORE}"), "garbled".into()],
             confirms_held: "1 of 2 in sync".into(),
+            cluster_version: 2,
             ..status(proto::Role::Primary, 5, 120)
         };
         let summary = summarize(&file(), vec![Ok(demoted_unawares), Ok(primary), Err("does not answer".into())]);
@@ -170,6 +172,7 @@ mod tests {
             Cluster   dev
             Primary   dev-1, epoch 5
             In sync   2 of 3: dev-1, garbled
+            Version   2
             Confirms  held: 1 of 2 in sync
 
             REPLICA  ROLE         IN-SYNC  POSITION  LAG  CATCH-UP  AMQP

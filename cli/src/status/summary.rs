@@ -8,6 +8,8 @@ pub(crate) struct Summary {
     pub(crate) cluster: String,
     pub(crate) primary: Option<String>,
     pub(crate) epoch: Option<u64>,
+    /// What may be written in the cluster; `None` if nobody says so.
+    pub(crate) cluster_version: Option<u32>,
     pub(crate) in_sync: Vec<String>,
     /// Why confirms are held, if they are.
     pub(crate) confirms_held: Option<String>,
@@ -79,6 +81,9 @@ impl Summary {
         text.push_str(&format!("Primary   {primary}{epoch}\n"));
         let in_sync = if self.in_sync.is_empty() { "none".to_string() } else { self.in_sync.join(", ") };
         text.push_str(&format!("In sync   {} of {}: {in_sync}\n", self.in_sync.len(), self.replicas.len()));
+        if let Some(version) = self.cluster_version {
+            text.push_str(&format!("Version   {version}\n"));
+        }
         if let Some(reason) = &self.confirms_held {
             text.push_str(&format!("Confirms  held: {reason}\n"));
         }

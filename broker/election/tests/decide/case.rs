@@ -8,6 +8,7 @@ use understudy_election::{
     Contact, Decision, Elector, Force, Lease, LeaseParts, Loss, Observed, Register, ReplicaView, Report, Role, Spec,
     StoreState, Timings, Version, View, decide,
 };
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Index, Position, ProcessId, ReplicaName, StoreId};
 
 /// When the Lease was last seen to change. Its duration is 5 s, the backup timeout 2 s, the stall timeout 10 s.
@@ -20,6 +21,10 @@ pub(crate) struct Case {
 
 pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+pub(crate) fn knows(oldest: u32, newest: u32) -> VersionRange {
+    VersionRange { oldest: ClusterVersion(oldest), newest: ClusterVersion(newest) }
 }
 
 pub(crate) fn name(text: &str) -> ReplicaName {
@@ -44,6 +49,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
         given: None,
         in_sync,
         duration: ms(5_000),
+        cluster_version: ClusterVersion(2),
         renewed: None,
     });
     let lease = lease.expect("a Lease");
@@ -58,6 +64,8 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             last: Position::new(Epoch(3), Index(50)),
             state: StoreState::Clean,
             recorded_set: lease.in_sync().clone(),
+            knows: knows(1, 2),
+            cluster_version: ClusterVersion(2),
             role,
             lease_gone: false,
         };
@@ -152,6 +160,23 @@ impl Case {
         self
     }
 
+    /// The builds of these replicas know the versions up to this one.
+    pub(crate) fn builds(mut self, of: &[&str], newest: u32) -> Self {
+        of.iter().for_each(|of| self.report(of).knows = knows(1, newest));
+        self
+    }
+
+    /// The cluster's version in the Lease and in every store.
+    pub(crate) fn at_version(mut self, version: u32) -> Self {
+        if let Register::Held(observed) = &mut self.view.register {
+            observed.lease = observed.lease.raised(&identity("a"), ClusterVersion(version)).expect("a holds the Lease");
+        }
+        for replica in self.view.replicas.values_mut() {
+            replica.report.as_mut().expect("every replica has reported").cluster_version = ClusterVersion(version);
+        }
+        self
+    }
+
     pub(crate) fn preferring(mut self, of: &str) -> Self {
         self.view.spec.preferred = Some(name(of));
         self
@@ -208,6 +233,7 @@ impl Case {
             report.last = Position::default();
             report.recorded_set.clear();
             report.role = Role::Idle;
+            report.cluster_version = ClusterVersion::FIRST;
         }
         self
     }

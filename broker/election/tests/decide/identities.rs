@@ -74,6 +74,7 @@ fn a_vacant_lease_is_taken_at_once() {
         given: None,
         in_sync: observed.lease.in_sync().clone(),
         duration: ms(5_000),
+        cluster_version: observed.lease.cluster_version(),
         renewed: None,
     })
     .unwrap();

@@ -9,4 +9,5 @@ mod replaced_by_a_backup;
 mod replaced_by_either;
 mod replaced_by_the_operator;
 mod the_lease_itself;
+mod versions;
 mod without_a_lease;

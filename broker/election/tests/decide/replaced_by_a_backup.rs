@@ -32,6 +32,7 @@ fn nobody_while_renewals_are_seen_whatever_the_clocks_say() {
             given: None,
             in_sync: lease.in_sync().clone(),
             duration: lease.duration(),
+            cluster_version: lease.cluster_version(),
             renewed: Some(Renewal(RENEWED as i64 * 1_000 + skew_us)),
         })
         .unwrap();

@@ -43,6 +43,7 @@ fn has_no_epoch_after_the_last() {
         given: None,
         in_sync: observed.lease.in_sync().clone(),
         duration: ms(5_000),
+        cluster_version: observed.lease.cluster_version(),
         renewed: None,
     })
     .unwrap();

@@ -15,6 +15,7 @@ use crate::checkpoint::{CHECKPOINT_NAME, Entry, FindError, Found, Manifest};
 use crate::error::Failure;
 use crate::files::{Checkpoint, FileName, Files, Lack, has_frames, len_of};
 use crate::order::Order;
+use crate::recovery;
 use crate::segment::{HeaderError, SegmentHeader, SegmentId, SegmentKind};
 use crate::store::{STORE_NAME, StoreMeta};
 
@@ -63,7 +64,11 @@ pub(super) fn read(storage: &dyn Storage, depth: Depth) -> Result<Inspection, St
             return Ok(found);
         }
     };
-    found.store = Some(StoreSeen { id: meta.id, known_epoch: meta.epoch, generation: meta.generation });
+    let StoreMeta { id, epoch: known_epoch, generation, version, .. } = meta;
+    found.store = Some(StoreSeen { id, known_epoch, generation, version });
+    if let Err(error) = recovery::check_version(storage, meta) {
+        found.damage.push(Damage::of_opening(STORE_NAME, error)?);
+    }
 
     let checkpoint = find_checkpoint(storage, meta, &names, &mut found)?;
     let files = Files::sort(&names, meta, &checkpoint);

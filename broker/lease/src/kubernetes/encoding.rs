@@ -7,6 +7,7 @@ use k8s_openapi::api::coordination::v1::{Lease as KubeLease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
 use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, MalformedLease, Renewal, Version};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Member};
 
 use crate::{LeaseError, SwapError};
@@ -15,6 +16,7 @@ pub const IN_SYNC_ANNOTATION: &str = "understudy.dev/in-sync";
 /// The highest epoch that may have been given, where it is above the Lease's own; not there otherwise.
 pub const GIVEN_EPOCH_ANNOTATION: &str = "understudy.dev/given-epoch";
 pub const DURATION_ANNOTATION: &str = "understudy.dev/lease-duration-ms";
+pub const VERSION_ANNOTATION: &str = "understudy.dev/version";
 
 const HOLDER_FIELD: &str = "spec.holderIdentity";
 const EPOCH_FIELD: &str = "spec.leaseTransitions";
@@ -34,6 +36,7 @@ pub(super) fn decode(lease: &KubeLease) -> Result<(Lease, Version), LeaseError> 
         given: annotation(GIVEN_EPOCH_ANNOTATION).map(parse_epoch).transpose()?,
         in_sync: parse_set(annotation(IN_SYNC_ANNOTATION).ok_or_else(|| missing(IN_SYNC_ANNOTATION))?)?,
         duration: parse_duration(annotation(DURATION_ANNOTATION), spec)?,
+        cluster_version: parse_version(annotation(VERSION_ANNOTATION))?,
         renewed: spec.renew_time.as_ref().map(|time| Renewal(time.0.as_microsecond())),
     };
     let lease = Lease::from_parts(parts).map_err(|error| malformed(field_of(&error), error))?;
@@ -78,6 +81,7 @@ fn annotations(lease: &Lease) -> BTreeMap<String, String> {
     [
         (IN_SYNC_ANNOTATION.to_owned(), members.join(",")),
         (DURATION_ANNOTATION.to_owned(), lease.duration().as_millis().to_string()),
+        (VERSION_ANNOTATION.to_owned(), lease.cluster_version().to_string()),
     ]
     .into_iter()
     .chain(given)
@@ -109,6 +113,13 @@ fn parse_epoch(text: &str) -> Result<Epoch, LeaseError> {
     text.parse().map_err(|error| malformed(GIVEN_EPOCH_ANNOTATION, error))
 }
 
+/// A Lease of before there were versions does not say it.
+fn parse_version(text: Option<&str>) -> Result<ClusterVersion, LeaseError> {
+    let Some(text) = text else { return Ok(ClusterVersion::FIRST) };
+    let number = text.parse().map_err(|_| malformed(VERSION_ANNOTATION, format!("not a number: {text:?}")))?;
+    Ok(ClusterVersion(number))
+}
+
 /// To the millisecond where our annotation says it, otherwise in seconds.
 fn parse_duration(exact: Option<&str>, spec: &LeaseSpec) -> Result<Duration, LeaseError> {
     if let Some(text) = exact {
@@ -128,6 +139,7 @@ fn field_of(error: &MalformedLease) -> &'static str {
         MalformedLease::HolderOutsideSet { .. } => HOLDER_FIELD,
         MalformedLease::NoEpoch => EPOCH_FIELD,
         MalformedLease::EpochNotGiven { .. } => GIVEN_EPOCH_ANNOTATION,
+        MalformedLease::NoVersion => VERSION_ANNOTATION,
         MalformedLease::Duration(_) => DURATION_FIELD,
     }
 }

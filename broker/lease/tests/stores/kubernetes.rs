@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use understudy_election::Version;
 use understudy_lease::{KubernetesLease, LeaseError, LeaseStore, Stored, SwapError};
+use understudy_record::version::ClusterVersion;
 
 use super::fake_api::{FakeApi, Fault, NAME, NAMESPACE};
 use super::{contract, elected, first_lease, identity, set, within};
@@ -56,6 +57,7 @@ async fn writes_the_fields_that_people_and_tools_know() {
         "a/00000000000000000000000000000061,b/00000000000000000000000000000062,c/00000000000000000000000000000063"
     );
     assert_eq!(annotations["understudy.dev/lease-duration-ms"], "1500");
+    assert_eq!(annotations["understudy.dev/version"], "1");
     let spec = &object["spec"];
     assert_eq!(spec["holderIdentity"], "a/00000000000000000000000000000061/0000000000000001");
     assert_eq!((&spec["leaseTransitions"], &spec["leaseDurationSeconds"]), (&json!(1), &json!(2)));
@@ -221,6 +223,8 @@ async fn what_is_no_lease_of_ours_is_an_error_that_names_the_field() {
             "spec.leaseDurationSeconds",
             Box::new(move |object| annotations(object, "understudy.dev/lease-duration-ms", json!("0"))),
         ),
+        ("understudy.dev/version", Box::new(move |object| annotations(object, "understudy.dev/version", json!("two")))),
+        ("understudy.dev/version", Box::new(move |object| annotations(object, "understudy.dev/version", json!("0")))),
     ];
     for (expected, edit) in edits {
         let api = FakeApi::default();
@@ -244,6 +248,16 @@ async fn reads_a_duration_in_seconds_where_no_annotation_says_more() {
     });
     let (lease, _) = store.read().await.unwrap().unwrap();
     assert_eq!(lease.duration(), Duration::from_secs(2));
+}
+
+#[tokio::test]
+async fn a_lease_of_before_there_were_versions_is_of_the_first() {
+    let api = FakeApi::default();
+    let store = store(&api);
+    store.create(&first_lease().raised(&identity("a"), ClusterVersion(3)).unwrap()).await.unwrap();
+    assert_eq!(store.read().await.unwrap().unwrap().0.cluster_version(), ClusterVersion(3));
+    api.edit(|object| _ = object["metadata"]["annotations"].as_object_mut().unwrap().remove("understudy.dev/version"));
+    assert_eq!(store.read().await.unwrap().unwrap().0.cluster_version(), ClusterVersion::FIRST);
 }
 
 #[tokio::test]

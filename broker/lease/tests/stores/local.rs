@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 use futures::StreamExt;
 use tempfile::TempDir;
 use understudy_lease::{LeaseError, LeaseStore, LocalLease, SwapError};
+use understudy_record::version::ClusterVersion;
 
-use super::{contract, elected, first_lease, within};
+use super::{contract, elected, first_lease, identity, within};
 
 /// Three handles of one directory, which does not exist yet.
 fn handles(dir: &TempDir) -> contract::Handles {
@@ -76,6 +77,18 @@ async fn a_writer_that_was_stopped_with_the_lock_hangs_nobody_for_ever() {
 }
 
 #[tokio::test]
+async fn a_lease_of_before_there_were_versions_is_of_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = LocalLease::new(dir.path());
+    let raised = first_lease().raised(&identity("a"), ClusterVersion(3)).unwrap();
+    store.create(&raised).await.unwrap();
+    let file = dir.path().join("lease.json");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, text.replace("  \"cluster_version\": 3,\n", "")).unwrap();
+    assert_eq!(store.read().await.unwrap().unwrap().0.cluster_version(), ClusterVersion::FIRST);
+}
+
+#[tokio::test]
 async fn damage_is_named_and_not_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let store = LocalLease::new(dir.path());
@@ -89,6 +102,7 @@ async fn damage_is_named_and_not_overwritten() {
         (whole.replace("a/000", "a/xyz"), "holder"),
         (whole.replace("b/000", "b/xyz"), "in_sync"),
         (whole.replace("\"epoch\": 1", "\"epoch\": 0"), "lease.json"),
+        (whole.replace("\"cluster_version\": 1", "\"cluster_version\": 0"), "lease.json"),
     ] {
         fs::write(&file, &damaged).unwrap();
         let error = store.read().await.unwrap_err();

@@ -6,11 +6,13 @@
 mod hold;
 mod membership;
 mod streams;
+mod versions;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use understudy_record::variant::{Variant, is_broken};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
 use crate::commit::{Commit, InSyncSet, SwapOutcome};
@@ -48,6 +50,10 @@ pub struct PrimaryConfig {
     pub lease_duration: Duration,
     /// A resume of more records than this, and of more than twice the live messages, is dearer than a base.
     pub resume_records: u64,
+    /// The cluster's versions that this build knows.
+    pub knows: VersionRange,
+    /// The cluster's, by the Lease that elected it, or by its own store if that has heard of a higher one.
+    pub version: ClusterVersion,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,6 +95,7 @@ pub struct FollowerStatus {
 struct Follower {
     identity: Identity,
     member: Member,
+    knows: VersionRange,
     /// The next record to send.
     next: Index,
     /// A read of the journal is under way.
@@ -142,6 +149,8 @@ pub struct Primary {
     serving: bool,
     /// On its way out: the set stays as it is, or nobody would be left to elect.
     leaving: bool,
+    /// The cluster's.
+    version: ClusterVersion,
 }
 
 impl Primary {
@@ -162,6 +171,7 @@ impl Primary {
         Self {
             commit: Commit::new(epoch, member.clone(), start, in_force),
             recent: Recent::starting_at(start),
+            version: config.version,
             config,
             epoch,
             member,
@@ -345,8 +355,15 @@ impl Primary {
         }
         self.drop_streams_of(now, &hello.follower, out);
         let member = hello.follower.member(self.config.replicated_only);
-        let common = self.history.common_prefix(&hello.history);
         let counted = self.commit.counted().any(|other| *other == member);
+        if let Err(why) = hello.knows.check(self.version) {
+            if counted {
+                self.mark_lost(now, member, Duration::ZERO);
+            }
+            self.refuse(stream, &format!("the build of {} {why}", hello.follower.name), out);
+            return;
+        }
+        let common = self.history.common_prefix(&hello.history);
         let missing = self.last().index.0 - common.0;
         let cheap = counted || missing <= self.config.resume_records.max(live_messages.saturating_mul(2));
         let possible = hello.clean && common >= hello.floor && common.next() >= self.log_first;
@@ -364,6 +381,7 @@ impl Primary {
         let welcome = Welcome {
             epoch: self.epoch,
             primary: self.config.me.clone(),
+            version: self.version,
             resume: if resume { Resume::After(common) } else { Resume::Base },
         };
         out.push(PrimaryOutput::Send(stream, PrimaryMessage::Welcome(welcome)));
@@ -371,6 +389,7 @@ impl Primary {
         let follower = Follower {
             identity: hello.follower.clone(),
             member,
+            knows: hello.knows,
             next: common.next(),
             reading: false,
             awaits_base: !resume,

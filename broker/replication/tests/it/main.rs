@@ -8,4 +8,5 @@ mod mended;
 mod node;
 mod scenarios;
 mod store;
+mod versions;
 mod world;

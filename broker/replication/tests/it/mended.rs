@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use understudy_election::{Lease, Version};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::*;
 use understudy_replication::*;
 
@@ -25,6 +26,8 @@ fn config(replicated_only: bool) -> PrimaryConfig {
         stall_timeout: at(10_000),
         lease_duration: at(5000),
         resume_records: 50,
+        knows: VersionRange::OWN,
+        version: ClusterVersion::FIRST,
     }
 }
 fn frame(index: u64, bytes: usize, committed: u64) -> Frame {
@@ -44,7 +47,8 @@ fn frame(index: u64, bytes: usize, committed: u64) -> Frame {
     )
 }
 fn hello(n: u64, process: u64, history: History) -> Hello {
-    Hello { follower: id(n, process), epoch: Epoch(1), history, first: Index(1), floor: Index(0), clean: true }
+    let (first, floor, knows) = (Index(1), Index(0), VersionRange::OWN);
+    Hello { follower: id(n, process), epoch: Epoch(1), history, first, floor, clean: true, knows }
 }
 fn pair() -> (Primary, Vec<PrimaryOutput>) {
     let mut p = Primary::new(at(0), config(false), Epoch(1), History::default(), Index(1), set(&[1, 2, 3], false));
@@ -73,10 +77,18 @@ fn ack(p: &mut Primary, now: u64, n: u64, index: u64, out: &mut Vec<PrimaryOutpu
     );
 }
 
+fn backup_config(replicated_only: bool) -> BackupConfig {
+    BackupConfig { me: id(2, 2), replicated_only, backup_timeout: at(2000), knows: VersionRange::OWN }
+}
+fn welcome(resume: Resume) -> Welcome {
+    Welcome { epoch: Epoch(1), primary: id(1, 1), version: ClusterVersion::FIRST, resume }
+}
+
 /// What a new store's journal gives.
 fn empty_log(known_epoch: u64) -> RecoveredLog {
     RecoveredLog {
         known_epoch: Epoch(known_epoch),
+        cluster_version: ClusterVersion::FIRST,
         history: History::default(),
         first: Index(1),
         floor: Index(0),
@@ -213,12 +225,10 @@ fn a_newcomer_given_up_does_not_keep_a_deleted_lease_from_coming_back() {
 #[test]
 fn a_refused_batch_leaves_no_phantom_in_the_history() {
     let log = empty_log(1);
-    let mut b =
-        Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
+    let mut b = Backup::new(at(0), backup_config(false), log);
     let mut out = Vec::new();
     b.handle_connected(at(0));
-    b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::After(Index(0)) }, &mut out)
-        .unwrap();
+    b.handle_welcome(at(0), welcome(Resume::After(Index(0))), &mut out).unwrap();
     out.clear();
     let bad = Records { epoch: Epoch(1), committed: Index(0), frames: vec![frame(1, 1, 0), frame(3, 1, 0)] };
     assert!(b.handle_records(at(1), bad, &mut out).is_err());
@@ -229,11 +239,10 @@ fn a_refused_batch_leaves_no_phantom_in_the_history() {
 #[test]
 fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
     let log = empty_log(1);
-    let mut b =
-        Backup::new(at(0), BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) }, log);
+    let mut b = Backup::new(at(0), backup_config(false), log);
     let mut out = Vec::new();
     b.handle_connected(at(0));
-    b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::Base }, &mut out).unwrap();
+    b.handle_welcome(at(0), welcome(Resume::Base), &mut out).unwrap();
     let s = Position::new(Epoch(1), Index(5));
     let pieces = [
         BasePiece::Start { sync_point: s, epochs: vec![Position::new(Epoch(1), Index(1))], in_sync: vec![] },
@@ -261,11 +270,11 @@ fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
 fn nothing_is_acknowledged_before_its_epoch_is_on_disk() {
     for replicated_only in [false, true] {
         let log = empty_log(0);
-        let config = BackupConfig { me: id(2, 2), replicated_only, backup_timeout: at(2000) };
+        let config = backup_config(replicated_only);
         let mut b = Backup::new(at(0), config, log);
         let mut out = Vec::new();
         b.handle_connected(at(1));
-        let welcome = Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::After(Index(0)) };
+        let welcome = welcome(Resume::After(Index(0)));
         b.handle_welcome(at(2), welcome, &mut out).unwrap();
         let Some(BackupOutput::Barrier(session)) = out.last().cloned() else { panic!("{out:?}") };
         for frames in [vec![], vec![frame(1, 10, 0)], vec![]] {
@@ -281,11 +290,11 @@ fn nothing_is_acknowledged_before_its_epoch_is_on_disk() {
 /// The journal had put a checkpoint of the old log in force just before it began the new one, and says so now.
 #[test]
 fn where_the_old_log_begins_says_nothing_of_the_one_that_is_filled() {
-    let config = BackupConfig { me: id(2, 2), replicated_only: false, backup_timeout: at(2000) };
+    let config = backup_config(false);
     let mut b = Backup::new(at(0), config, empty_log(1));
     let mut out = Vec::new();
     b.handle_connected(at(0));
-    b.handle_welcome(at(0), Welcome { epoch: Epoch(1), primary: id(1, 1), resume: Resume::Base }, &mut out).unwrap();
+    b.handle_welcome(at(0), welcome(Resume::Base), &mut out).unwrap();
     let s = Position::new(Epoch(1), Index(50));
     let pieces = [
         BasePiece::Start { sync_point: s, epochs: vec![Position::new(Epoch(1), Index(1))], in_sync: vec![] },

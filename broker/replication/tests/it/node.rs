@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use understudy_election::{Lease, Version};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{
     BasePiece, Body, Epoch, Frame, Identity, Index, Message, Position, ProcessId, QueueId, Record, ReplicaName,
     ShortStr,
@@ -59,10 +60,17 @@ pub(crate) enum Role {
     Primary(Box<Primary>, Box<LeaseKeeper>),
 }
 
+/// One that knows the versions up to this one.
+pub(crate) fn build(newest: u32) -> VersionRange {
+    VersionRange { oldest: ClusterVersion::FIRST, newest: ClusterVersion(newest) }
+}
+
 pub(crate) struct Node {
     pub(crate) name: ReplicaName,
     pub(crate) process: u64,
     pub(crate) replicated: bool,
+    /// The cluster's versions that its build knows.
+    pub(crate) knows: VersionRange,
     pub(crate) store: Store,
     pub(crate) orders: VecDeque<Order>,
     pub(crate) role: Role,
@@ -80,6 +88,7 @@ impl Node {
             name: ReplicaName::new(name),
             process: 0,
             replicated: false,
+            knows: build(2),
             store: Store::new(store),
             orders: VecDeque::new(),
             role: Role::Down,
@@ -168,10 +177,17 @@ impl Node {
         self.state = log.contents().range(..=applied).map(|(index, number)| (*index, *number)).collect();
         self.last_index = applied;
         let pending = log.records.iter().filter(|frame| frame.position.index > applied).cloned().collect();
-        let config =
-            BackupConfig { me: self.identity(), replicated_only: self.replicated, backup_timeout: BACKUP_TIMEOUT };
+        let config = BackupConfig {
+            me: self.identity(),
+            replicated_only: self.replicated,
+            backup_timeout: BACKUP_TIMEOUT,
+            knows: self.knows,
+        };
         let (known_epoch, history, first) = (self.store.known_epoch, log.history(), log.first());
-        let log = RecoveredLog { known_epoch, history, first, floor, applied, pending, damaged: false };
+        let cluster_version = self.store.cluster_version;
+        assert!(self.knows.contains(cluster_version), "a build without a place on its store was started");
+        let log =
+            RecoveredLog { known_epoch, cluster_version, history, first, floor, applied, pending, damaged: false };
         let backup = Backup::new(now, config, log);
         self.role = Role::Backup(Box::new(backup));
         self.acts.push(Act::HangUp);
@@ -199,6 +215,7 @@ impl Node {
         for output in outputs {
             match output {
                 BackupOutput::PersistEpoch(epoch) => self.orders.push_back(Order::PersistEpoch(epoch)),
+                BackupOutput::PersistVersion(version) => self.orders.push_back(Order::PersistVersion(version)),
                 BackupOutput::Truncate(after) => {
                     assert!(after >= self.last_index, "cut after {after}, applied {}", self.last_index);
                     self.orders.push_back(Order::Truncate(after));
@@ -242,14 +259,15 @@ impl Node {
     }
 
     /// The Lease names this process.
-    pub(crate) fn elected(&mut self, now: Duration, lease: Lease, version: Version) {
+    pub(crate) fn elected(&mut self, now: Duration, lease: Lease, lease_version: Version) {
         let member = self.identity().member(self.replicated);
         let Role::Backup(backup) = &mut self.role else { return };
         if !lease.in_sync().contains(&member) {
             return;
         }
         let mut out = Vec::new();
-        let Ok((history, first)) = backup.handle_elected(lease.epoch(), &mut out) else { return };
+        let version = lease.cluster_version().max(backup.cluster_version());
+        let Ok((history, first)) = backup.handle_elected(lease.epoch(), version, &mut out) else { return };
         self.carry_out_backup(now, out);
         self.acts.push(Act::HangUp);
         let config = PrimaryConfig {
@@ -260,10 +278,13 @@ impl Node {
             stall_timeout: LEASE * 10,
             lease_duration: LEASE,
             resume_records: 5,
+            knows: self.knows,
+            version,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(now, config, lease.epoch(), history, first, lease.in_sync().clone());
-        let keeper = LeaseKeeper::new(now, self.identity(), lease, version, LEASE);
+        let mut keeper = LeaseKeeper::new(now, self.identity(), lease, lease_version, LEASE);
+        keeper.raise(version);
         self.role = Role::Primary(Box::new(primary), Box::new(keeper));
         self.syncs.clear();
         self.told = Index(0);
@@ -273,14 +294,15 @@ impl Node {
 
     /// A client publishes a message that carries `number`.
     pub(crate) fn publish(&mut self, now: Duration, number: u64) {
-        let body = Body::new(Bytes::copy_from_slice(&number.to_le_bytes()));
+        let Role::Primary(primary, _) = &self.role else { return };
+        let (number, version) = (number.to_le_bytes(), primary.cluster_version().0.to_le_bytes());
         let message = Message {
             exchange: ShortStr::EMPTY,
             routing_key: ShortStr::EMPTY,
             properties: Bytes::new(),
             persistent: true,
             parts: None,
-            body,
+            body: Body::new([&number[..], &version].concat().into()),
         };
         self.write(now, vec![Record::Publish { targets: vec![QUEUE], message }]);
     }
@@ -440,8 +462,24 @@ impl Node {
         }
     }
 
+    /// The version is raised as soon as all three know the next one; what the Lease has comes into force.
+    pub(crate) fn tick_version(&mut self, now: Duration, replicas: &[ReplicaName]) {
+        let Role::Primary(primary, keeper) = &mut self.role else { return };
+        if let Some(next) = primary.next_version(replicas) {
+            keeper.raise(next);
+        }
+        let version = keeper.cluster_version();
+        if version > primary.cluster_version() {
+            self.orders.push_back(Order::PersistVersion(version));
+            self.primary(now, |primary, out| primary.handle_version(now, version, out));
+        }
+    }
+
     pub(crate) fn poll_keeper(&mut self, now: Duration) {
         let Role::Primary(primary, keeper) = &mut self.role else { return };
+        if keeper.successor().is_none() {
+            primary.handle_staying();
+        }
         let hears_all = primary.hears_all();
         if let Some(request) = keeper.poll_request(now, true, hears_all).unwrap() {
             self.acts.push(Act::Lease(primary.epoch(), request));

@@ -1,13 +1,17 @@
 //! Hundreds of seeds in several weathers, and the meta-test: a seed replays.
 
+use understudy_record::version::ClusterVersion;
+
 use crate::world::{Weather, World};
 
-const FAIR: Weather = Weather { crash: 0, wipe: 0, break_link: 1, lose_answer: 1, election: 0 };
-const CRASHES: Weather = Weather { crash: 2, wipe: 0, break_link: 2, lose_answer: 2, election: 2 };
-const WIPES: Weather = Weather { crash: 1, wipe: 2, break_link: 2, lose_answer: 2, election: 2 };
-const ELECTIONS: Weather = Weather { crash: 1, wipe: 0, break_link: 4, lose_answer: 8, election: 8 };
-const STALE: Weather = Weather { crash: 3, wipe: 0, break_link: 8, lose_answer: 12, election: 4 };
-const LOSSY: Weather = Weather { crash: 1, wipe: 1, break_link: 10, lose_answer: 25, election: 1 };
+const FAIR: Weather = Weather { crash: 0, wipe: 0, break_link: 1, lose_answer: 1, election: 0, upgrade: 0 };
+const CRASHES: Weather = Weather { crash: 2, wipe: 0, break_link: 2, lose_answer: 2, election: 2, upgrade: 0 };
+const WIPES: Weather = Weather { crash: 1, wipe: 2, break_link: 2, lose_answer: 2, election: 2, upgrade: 0 };
+const ELECTIONS: Weather = Weather { crash: 1, wipe: 0, break_link: 4, lose_answer: 8, election: 8, upgrade: 0 };
+const STALE: Weather = Weather { crash: 3, wipe: 0, break_link: 8, lose_answer: 12, election: 4, upgrade: 0 };
+const LOSSY: Weather = Weather { crash: 1, wipe: 1, break_link: 10, lose_answer: 25, election: 1, upgrade: 0 };
+
+const UPGRADES: Weather = Weather { crash: 0, wipe: 0, break_link: 1, lose_answer: 4, election: 1, upgrade: 2 };
 
 #[derive(Clone, Copy)]
 enum Durability {
@@ -23,6 +27,8 @@ struct Sum {
     bases: usize,
     hand_overs: usize,
     checkpoints: usize,
+    /// Runs that ended at version 3.
+    raised: usize,
 }
 
 /// Seeds of one scenario, or the one that `SEED` names.
@@ -53,6 +59,7 @@ fn survives(weather: Weather, durability: Durability, count: u64) -> Sum {
         sum.bases += world.bases;
         sum.hand_overs += world.hand_overs;
         sum.checkpoints += world.checkpoints;
+        sum.raised += usize::from(world.lease.cluster_version() == ClusterVersion(3));
     }
     sum
 }
@@ -98,6 +105,16 @@ fn nothing_confirmed_is_lost_where_memory_is_what_counts() {
     for weather in [CRASHES, WIPES, STALE] {
         let sum = survives(weather, Durability::Replicated, 100);
         expect(&sum, sum.confirmed > 50);
+    }
+}
+
+/// No store holds what was written at a version that it does not remember, nor is a build started on a store of a version that
+/// it does not know; the Lease's version is never lowered: each is asserted where it happens.
+#[test]
+fn nothing_confirmed_is_lost_while_builds_come_and_go() {
+    for durability in [Durability::Fsync, Durability::Replicated] {
+        let sum = survives(UPGRADES, durability, 150);
+        expect(&sum, sum.confirmed > 200 && sum.raised > 4 && sum.raised < 140);
     }
 }
 

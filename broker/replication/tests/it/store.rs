@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use understudy_record::version::ClusterVersion;
 use understudy_record::{BasePiece, Epoch, Frame, FrameKind, Index, Position, Record, StoreId};
 use understudy_replication::{History, Session};
 
@@ -29,6 +30,7 @@ pub(crate) struct BaseLog {
 pub(crate) struct Store {
     pub(crate) id: StoreId,
     pub(crate) known_epoch: Epoch,
+    pub(crate) cluster_version: ClusterVersion,
     pub(crate) log: Log,
     /// A new log beside the old one.
     building: Option<Log>,
@@ -47,6 +49,7 @@ pub(crate) enum Order {
     Append(Writer, Vec<Frame>),
     Barrier(Writer),
     PersistEpoch(Epoch),
+    PersistVersion(ClusterVersion),
     Truncate(Index),
     BeginBase,
     CompleteBase(Session),
@@ -137,7 +140,8 @@ impl Log {
 
 impl Store {
     pub(crate) fn new(id: u128) -> Self {
-        Self { id: StoreId(id), known_epoch: Epoch(0), log: Log::default(), building: None, losses: 0 }
+        let (known_epoch, cluster_version) = (Epoch(0), ClusterVersion::FIRST);
+        Self { id: StoreId(id), known_epoch, cluster_version, log: Log::default(), building: None, losses: 0 }
     }
 
     pub(crate) fn is_building(&self) -> bool {
@@ -155,11 +159,18 @@ impl Store {
             let log = self.building.as_mut().unwrap_or(&mut self.log);
             match order {
                 Order::Append(writer, frames) => {
+                    let written_at = frames.iter().filter_map(version_of).max().unwrap_or_default();
+                    assert!(
+                        written_at <= self.cluster_version,
+                        "a store at {:?} has {written_at:?}",
+                        self.cluster_version
+                    );
                     log.append(&frames);
                     reports.push(Report::Durable(writer, log.last()));
                 }
                 Order::Barrier(writer) => reports.push(Report::Durable(writer, log.last())),
                 Order::PersistEpoch(epoch) => self.known_epoch = self.known_epoch.max(epoch),
+                Order::PersistVersion(version) => self.cluster_version = self.cluster_version.max(version),
                 Order::Truncate(after) => {
                     log.truncate_after(after);
                     self.losses += 1;
@@ -188,6 +199,12 @@ pub(crate) fn number_of(frame: &Frame) -> Option<u64> {
         Record::Publish { message, .. } => Some(body_number(&message.body)),
         _ => None,
     }
+}
+
+/// The version that the cluster had, as its primary knew it, when a message was written. Those of a backlog do not say.
+fn version_of(frame: &Frame) -> Option<ClusterVersion> {
+    let body = frame.body().to_contiguous();
+    body.get(8..12).map(|bytes| ClusterVersion(u32::from_le_bytes(bytes.try_into().unwrap())))
 }
 
 pub(crate) fn body_number(body: &understudy_record::Body) -> u64 {

@@ -10,7 +10,7 @@ use understudy_election::{Lease, Version};
 use understudy_record::{Epoch, Index, StoreId};
 use understudy_replication::{LeaseAnswer, LeaseRequest, StreamId};
 
-use crate::node::{Act, FromPrimary, LEASE, Node, Role, ToPrimary};
+use crate::node::{Act, FromPrimary, LEASE, Node, Role, ToPrimary, build};
 
 /// One connection of a backup to a primary. Either end may know that it is broken before the other.
 struct Link {
@@ -42,6 +42,8 @@ pub(crate) struct Weather {
     pub(crate) break_link: u32,
     pub(crate) lose_answer: u32,
     pub(crate) election: u32,
+    /// A replica comes back with another build.
+    pub(crate) upgrade: u32,
 }
 
 pub(crate) struct World {
@@ -109,7 +111,8 @@ impl World {
     pub(crate) fn step(&mut self, weather: Weather) {
         self.now += Duration::from_millis(self.rng.random_range(0..60));
         let disaster = self.rng.random_range(0..100);
-        let bounds = [weather.crash, weather.wipe, weather.break_link, weather.lose_answer, weather.election];
+        let Weather { crash, wipe, break_link, lose_answer, election, upgrade } = weather;
+        let bounds = [crash, wipe, break_link, lose_answer, election, upgrade];
         let mut bound = 0;
         let kind = bounds.iter().position(|share| {
             bound += share;
@@ -122,6 +125,7 @@ impl World {
             Some(3) => self.lose_answer(),
             Some(4) if self.rng.random_bool(0.5) => self.hand_over(),
             Some(4) => self.elect(),
+            Some(5) => self.upgrade(),
             _ => self.work(),
         }
         self.settle();
@@ -171,7 +175,9 @@ impl World {
     }
 
     fn restart(&mut self, node: usize) {
-        if !self.nodes[node].is_up() {
+        let stored = &self.nodes[node].store;
+        // A build that does not know the version its store was written at waits for an upgrade.
+        if !self.nodes[node].is_up() && self.nodes[node].knows.contains(stored.cluster_version) {
             self.nodes[node].start(self.now);
             self.note(format!("start {}", self.nodes[node].identity()));
         }
@@ -185,6 +191,32 @@ impl World {
         self.note(format!("crash {node}"));
         self.nodes[node].crash();
         self.cut_links_of(node);
+    }
+
+    /// Forth mostly, and back, as people do.
+    fn upgrade(&mut self) {
+        let node = self.rng.random_range(0..self.nodes.len());
+        if self.replicated && self.is_last_of_a_set(node) {
+            return;
+        }
+        let newest = if self.rng.random_bool(0.85) { 3 } else { 2 };
+        self.note(format!("{node} gets a build of version {newest}"));
+        self.nodes[node].crash();
+        self.nodes[node].knows = build(newest);
+        self.cut_links_of(node);
+    }
+
+    /// Who cannot go on with the build that it has gets the newer one.
+    fn upgrade_outdated(&mut self) {
+        for node in 0..self.nodes.len() {
+            let version = self.lease.cluster_version().max(self.nodes[node].store.cluster_version);
+            let spared = self.replicated && self.is_last_of_a_set(node);
+            if !self.nodes[node].knows.contains(version) && !spared {
+                self.nodes[node].crash();
+                self.nodes[node].knows = build(3);
+                self.cut_links_of(node);
+            }
+        }
     }
 
     fn is_last_of_a_set(&self, node: usize) -> bool {
@@ -218,9 +250,9 @@ impl World {
         self.nodes[node].crash();
         self.cut_links_of(node);
         let name = format!("r{node}");
-        let process = self.nodes[node].process;
+        let (process, knows) = (self.nodes[node].process, self.nodes[node].knows);
         self.nodes[node] = Node::new(&name, self.next_store);
-        self.nodes[node].replicated = self.replicated;
+        (self.nodes[node].replicated, self.nodes[node].knows) = (self.replicated, knows);
         self.nodes[node].process = process;
         self.next_store += 1;
     }
@@ -261,7 +293,7 @@ impl World {
             Role::Primary(..) => true,
         };
         let reachable = self.nodes.iter().filter(|_| self.rng.random_bool(0.7)).map(Node::identity).collect();
-        if !clean {
+        if !clean || !self.nodes[candidate].knows.contains(self.lease.cluster_version()) {
             return;
         }
         if let Ok(lease) = self.lease.elect(&identity, &reachable) {
@@ -287,6 +319,7 @@ impl World {
 
     fn write_lease(&mut self, lease: Lease) -> Version {
         self.version += 1;
+        assert!(lease.cluster_version() >= self.lease.cluster_version(), "lowered: {}", self.story());
         let version = Version::new(self.version.to_string());
         self.lease = lease;
         self.seen.push((self.lease.clone(), version.clone()));
@@ -344,6 +377,8 @@ impl World {
 
     fn tick(&mut self, node: usize) {
         let now = self.now;
+        let replicas: Vec<_> = self.nodes.iter().map(|node| node.name.clone()).collect();
+        self.nodes[node].tick_version(now, &replicas);
         self.nodes[node].primary(now, |primary, out| primary.handle_timeout(now, out));
         self.nodes[node].backup(now, |backup, out| {
             backup.handle_timeout(now, out);
@@ -437,6 +472,7 @@ impl World {
                 M::Welcome(welcome) => backup.handle_welcome(now, welcome, out).is_ok(),
                 M::Records(records) => backup.handle_records(now, records, out).is_ok(),
                 M::Base(base) => backup.handle_base(now, base, out).is_ok(),
+                M::Version(version) => backup.handle_version(version, out).is_ok(),
                 M::Refusal(_) => false,
             }),
         }
@@ -565,6 +601,7 @@ impl World {
         let steps = 60_000;
         for _ in 0..steps {
             self.now += Duration::from_millis(self.rng.random_range(0..10));
+            self.upgrade_outdated();
             self.work();
             self.settle();
             self.check();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use understudy_election::{Lease, LeaseParts};
+use understudy_record::version::ClusterVersion;
 use understudy_record::{Body, Epoch, Identity, Index, Message, QueueId, Record, ShortStr};
 use understudy_replication::{
     Acknowledge, BackupOutput, FollowError, History, KeeperOutput, LeaseAnswer, LeaseRequest, PrimaryMessage,
@@ -357,6 +358,7 @@ impl Step<'_> {
             PrimaryMessage::Records(records) => self.backup(number, |it, out| it.handle_records(NOW, records, out)),
             PrimaryMessage::Base(base) => self.backup(number, |it, out| it.handle_base(NOW, base, out)),
             PrimaryMessage::Refusal(_) => self.hang_up(number),
+            PrimaryMessage::Version(_) => {} // all are of one build
         }
     }
 
@@ -486,7 +488,9 @@ impl Step<'_> {
             return false;
         }
         let mut out = Vec::new();
-        let Ok((history, _)) = backup.handle_elected(lease.epoch(), &mut out) else { return false };
+        let Ok((history, _)) = backup.handle_elected(lease.epoch(), ClusterVersion::FIRST, &mut out) else {
+            return false;
+        };
         self.carry_out_backup(number, out);
         self.hang_up(number);
         self.begin(number, history, lease, written);
@@ -536,8 +540,15 @@ impl Step<'_> {
                 let stay = stay.filter(|member| reachable.iter().any(|identity| member.is(identity)));
                 let in_sync = stay.cloned().chain([chosen.member(names_processes)]).collect();
                 let epoch = Epoch(lease.epoch().0 + 1);
-                let parts =
-                    LeaseParts { holder: Some(chosen), epoch, given: None, in_sync, duration: LEASE, renewed: None };
+                let parts = LeaseParts {
+                    holder: Some(chosen),
+                    epoch,
+                    given: None,
+                    in_sync,
+                    duration: LEASE,
+                    cluster_version: ClusterVersion::FIRST,
+                    renewed: None,
+                };
                 let Ok(elected) = Lease::from_parts(parts) else { return false };
                 elected
             }

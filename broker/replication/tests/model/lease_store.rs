@@ -8,6 +8,7 @@ use understudy_election::{
     Contact, Decision, Elector as Who, Force, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec,
     StoreState, Timings, View, decide,
 };
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, ReplicaName};
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
@@ -51,6 +52,7 @@ impl Request {
     pub(crate) fn forget_given(&mut self) {
         let (LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = &mut self.request else { return };
         let parts = LeaseParts {
+            cluster_version: ClusterVersion::FIRST,
             holder: lease.holder().cloned(),
             epoch: lease.epoch(),
             given: None,
@@ -126,6 +128,8 @@ pub(crate) fn report(replica: &Replica) -> Option<Report> {
     };
     let recorded = replica.received().iter().rev().find_map(understudy_record::Frame::in_sync_set);
     Some(Report {
+        cluster_version: ClusterVersion::FIRST,
+        knows: VersionRange::OWN,
         identity: replica.identity(),
         known_epoch,
         last,
@@ -167,6 +171,7 @@ impl Elector {
         }
         let known = self.reports.iter().flatten().map(|report| report.known_epoch.0);
         Lease::from_parts(LeaseParts {
+            cluster_version: ClusterVersion::FIRST,
             holder: lease.holder().cloned(),
             epoch: Epoch(known.max().unwrap_or_default() + 1),
             given: None,

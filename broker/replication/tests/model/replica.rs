@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use understudy_election::{Lease, Version};
+use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Position, ProcessId, Record, ReplicaName, StoreId};
 use understudy_replication::{
     Backup, BackupConfig, History, LeaseKeeper, Primary, PrimaryConfig, RecoveredLog, Session,
@@ -134,6 +135,7 @@ impl Replica {
     /// A backup begins from what is on disk: at a start, and when a primary gives up its role.
     pub(crate) fn start(&mut self, in_memory: bool) {
         let log = RecoveredLog {
+            cluster_version: ClusterVersion::FIRST,
             known_epoch: self.disk.epoch,
             history: self.disk.history(),
             first: Index(1),
@@ -142,13 +144,20 @@ impl Replica {
             pending: self.disk.log.iter().cloned().collect(),
             damaged: false,
         };
-        let config = BackupConfig { me: self.identity(), replicated_only: in_memory, backup_timeout: LATER };
+        let config = BackupConfig {
+            knows: VersionRange::OWN,
+            me: self.identity(),
+            replicated_only: in_memory,
+            backup_timeout: LATER,
+        };
         self.role = Role::Backup(Box::new(Backup::new(BEGIN, config, log)), 0);
     }
 
     /// The log at `epoch`'s beginning becomes a primary's.
     pub(crate) fn lead(&mut self, history: History, lease: Lease, version: Version, in_memory: bool) {
         let config = PrimaryConfig {
+            knows: VersionRange::OWN,
+            version: ClusterVersion::FIRST,
             me: self.identity(),
             min_in_sync: 1,
             replicated_only: in_memory,

@@ -22,6 +22,8 @@ const LAST_LINES: usize = 40;
 /// Everything a broker is started with. Tests change what they are about.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// The build.
+    pub(crate) program: PathBuf,
     pub(crate) name: String,
     pub(crate) amqp: u16,
     pub(crate) grpc: u16,
@@ -52,6 +54,7 @@ impl Settings {
         let [amqp, grpc, http] = free_ports();
         let name = "solo-0".to_owned();
         Self {
+            program: env!("CARGO_BIN_EXE_understudy-broker").into(),
             peers: vec![(name.clone(), grpc)],
             log: root.join("solo-0.log"),
             data: root.join("data"),
@@ -73,8 +76,8 @@ impl Settings {
     }
 
     fn command(&self) -> Command {
-        let broker = env!("CARGO_BIN_EXE_understudy-broker");
-        let mut line = self.through.iter().map(String::as_str).chain([broker]);
+        let program = self.program.to_str().expect("the build's directory has a name of text");
+        let mut line = self.through.iter().map(String::as_str).chain([program]);
         let mut command = Command::new(line.next().expect("the broker's own path at least"));
         command.args(line);
         let peers: Vec<_> = self.peers.iter().map(|(name, port)| format!("{name}=127.0.0.1:{port}")).collect();

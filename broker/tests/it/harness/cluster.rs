@@ -19,6 +19,8 @@ pub(crate) struct LeaseSeen {
     pub(crate) holder: String,
     pub(crate) epoch: u64,
     pub(crate) in_sync: BTreeSet<String>,
+    /// The cluster's.
+    pub(crate) version: u64,
 }
 
 impl Cluster {
@@ -62,6 +64,7 @@ impl Cluster {
         Some(LeaseSeen {
             holder: name(&lease["holder"])?,
             epoch: lease["epoch"].as_u64()?,
+            version: lease["cluster_version"].as_u64()?,
             in_sync: lease["in_sync"].as_array()?.iter().filter_map(name).collect(),
         })
     }

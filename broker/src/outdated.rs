@@ -1,0 +1,50 @@
+//! A process whose store belongs to a newer build: it opens nothing, follows nobody and serves no client. It says so to
+//! whoever asks, and stays until it is told to end, since another process of the same build could do no more.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tonic::transport::server::TcpIncoming;
+use understudy_proto::control_server::ControlServer;
+
+use crate::peers::{ControlService, Tls, server_builder};
+use understudy_node::{ControlEvent, Event};
+
+/// How often it shows that it lives. A process that does not for 30 s is taken for stuck.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Until it is told to end.
+///
+/// # Errors
+/// If it cannot even say so.
+pub(crate) async fn wait_for_upgrade(
+    reason: String,
+    control: ControlService,
+    tls: &Tls,
+    grpc: TcpListener,
+    heartbeat: Arc<AtomicU64>,
+    mut inbox: mpsc::Receiver<Event>,
+) -> anyhow::Result<()> {
+    tracing::error!("{reason}");
+    let started: Instant = control.started;
+    control.shared.set_outdated(reason.clone());
+    let mut builder =
+        server_builder().tls_config(tls.server()).context("--tls-dir does not hold a certificate and its key")?;
+    let router = builder.add_service(ControlServer::new(control));
+    tokio::spawn(router.serve_with_incoming(TcpIncoming::from(grpc).with_nodelay(Some(true))));
+    let mut tick = tokio::time::interval(HEARTBEAT);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => heartbeat.store(started.elapsed().as_millis() as u64, Ordering::Relaxed),
+            event = inbox.recv() => match event {
+                Some(Event::Control(ControlEvent::HandOver { reply, .. })) => _ = reply.send(Err(reason.clone())),
+                Some(Event::Control(ControlEvent::Shutdown)) | None => return Ok(()),
+                Some(_) => {}
+            },
+        }
+    }
+}
