@@ -72,6 +72,8 @@ pub struct LeaseKeeper {
     /// The newest state known to have been in the store.
     known: Lease,
     version: Version,
+    /// A write of this primary's own has taken effect.
+    held: bool,
     /// The Lease is not there.
     deleted: bool,
     /// The set whose outcome is open.
@@ -97,6 +99,7 @@ impl LeaseKeeper {
             duration,
             known,
             version,
+            held: false,
             deleted: false,
             wanted: None,
             successor: None,
@@ -214,7 +217,8 @@ impl LeaseKeeper {
                 self.next_renewal = now + self.duration / 3;
                 if let Some(LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = request {
                     self.deleted = false;
-                    if !self.is_deposed_by(&lease) {
+                    if !self.held && !self.is_deposed_by(&lease) {
+                        self.held = true;
                         out.push(KeeperOutput::Held);
                     }
                     self.take(now, Some((lease, version)), &mut out);
@@ -336,7 +340,7 @@ mod tests {
         let Ok(Some(LeaseRequest::Swap { .. })) = keeper.poll_request(at(0), true, true) else {
             panic!("renews at once")
         };
-        assert_eq!(keeper.handle_answer(at(1), LeaseAnswer::Written(version(11))), []);
+        assert_eq!(keeper.handle_answer(at(1), LeaseAnswer::Written(version(11))), [KeeperOutput::Held]);
         keeper
     }
 
@@ -419,8 +423,23 @@ mod tests {
             panic!("creates it")
         };
         assert_eq!((lease.epoch(), lease.in_sync()), (Epoch(1), &set(&[1, 2, 3])));
+        assert!(lease.given() > lease.epoch(), "somebody may have been elected in the one that is gone");
         k.handle_answer(at(430), LeaseAnswer::Written(version(20)));
         assert_eq!(swap_of(&mut k, at(3000)).0, version(20));
+    }
+
+    #[test]
+    fn a_lease_gone_before_its_first_write_is_not_held() {
+        let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
+        let mut k = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
+        swap_of(&mut k, at(0));
+        assert_eq!(k.handle_answer(at(1), LeaseAnswer::Conflict), []);
+        assert_eq!(k.poll_request(at(2), true, false), Ok(Some(LeaseRequest::Read)));
+        assert_eq!(k.handle_answer(at(3), LeaseAnswer::Read(None)), []);
+        let Ok(Some(LeaseRequest::Create { .. })) = k.poll_request(at(4), true, true) else { panic!("creates it") };
+        assert_eq!(k.handle_answer(at(5), LeaseAnswer::Written(version(20))), [KeeperOutput::Held]);
+        swap_of(&mut k, at(3000));
+        assert_eq!(k.handle_answer(at(3001), LeaseAnswer::Written(version(21))), [], "once is enough");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::StreamExt;
 use understudy_election::{Lease, Version};
 use understudy_lease::{LeaseStore, SwapError};
+use understudy_record::Epoch;
 use understudy_record::version::ClusterVersion;
 
 use super::{elected, first_lease, identity, set, within};
@@ -30,11 +31,20 @@ pub(crate) async fn what_is_written_is_read(stores: Handles) {
     let version = two.swap(&version, &smaller).await.unwrap();
     let (read, read_version) = held(one.as_ref()).await;
     assert!(read.same_configuration(&smaller), "{read}");
-    assert_eq!((read_version, read.cluster_version()), (version.clone(), ClusterVersion::FIRST));
+    assert_eq!((read_version.clone(), read.cluster_version()), (version.clone(), ClusterVersion::FIRST));
 
     let raised = read.raised(&identity("a"), ClusterVersion(3)).unwrap();
-    one.swap(&version, &raised).await.unwrap();
+    let version = one.swap(&version, &raised).await.unwrap();
     assert_eq!(held(two.as_ref()).await.0.cluster_version(), ClusterVersion(3));
+
+    // Epochs that may have been given in a Lease that was deleted, until an election goes beyond them.
+    let anew = raised.as_it_was(&identity("a"), raised.duration()).unwrap();
+    let version = one.swap(&version, &anew).await.unwrap();
+    let (read, _) = held(two.as_ref()).await;
+    assert!(read.given() > read.epoch() && read.given() == anew.given(), "{} given", read.given());
+    two.swap(&version, &read.elect(&identity("b"), &[].into()).unwrap()).await.unwrap();
+    let (read, _) = held(one.as_ref()).await;
+    assert_eq!((read.epoch(), read.given()), (Epoch(anew.given().0 + 1), Epoch(anew.given().0 + 1)));
 }
 
 pub(crate) async fn only_the_version_expected_is_replaced(stores: Handles) {
