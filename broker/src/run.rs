@@ -26,7 +26,9 @@ use crate::kubernetes::Announcer;
 use crate::lease_requests::{self, LeaseRequests};
 use crate::metrics::Metrics;
 use crate::node::{self, ControlEvent, Event, NodeParts, Shared};
-use crate::peers::{ControlService, LogReads, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
+use crate::peers::{
+    Bandwidth, ControlService, LogReads, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder,
+};
 use crate::recovery::{Rebuild, Recovered};
 use crate::resources::Sampler;
 
@@ -102,6 +104,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let reader = journal.reader();
     let (maker, log_bytes) = (journal.checkpointer(), journal.log_bytes());
     let journal = JournalHandle::start(journal, events.clone())?;
+    let catch_ups = Arc::new(Bandwidth::new(config.catch_up_bandwidth));
     let parts = NodeParts {
         checkpoints: CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?,
         log_bytes,
@@ -114,10 +117,11 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
             tls.clone(),
             events.clone(),
             journal.queued(),
+            metrics.received_bytes(),
             handle.clone(),
         ),
         journal,
-        log_reads: LogReads::new(reader.clone(), events.clone(), handle.clone()),
+        log_reads: LogReads::new(reader.clone(), events.clone(), handle.clone(), catch_ups.clone()),
         lease_requests: LeaseRequests::new(lease.clone(), events.clone(), handle),
         shared: shared.clone(),
         heartbeat,
@@ -136,7 +140,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         uploads: Arc::default(),
         reader,
     });
-    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp)?;
+    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups)?;
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
     let elector = BackupElector {
         config: config.clone(),
@@ -250,8 +254,10 @@ fn serve_peers(
     events: &mpsc::Sender<Event>,
     lease: &Arc<dyn LeaseStore>,
     amqp: &Arc<Amqp>,
+    catch_ups: Arc<Bandwidth>,
 ) -> anyhow::Result<()> {
-    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp.clone(), shared.door.subscribe());
+    let (door, amqp) = (shared.door.subscribe(), amqp.clone());
+    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp, door, catch_ups);
     let control = ControlService {
         cluster: config.cluster.clone(),
         started,

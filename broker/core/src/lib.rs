@@ -68,13 +68,14 @@ mod stats;
 mod tally;
 mod topic;
 
-pub use base::{BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, HeldChunk};
+pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
+pub use understudy_record::BacklogCursor;
 
 /// Deliveries that one channel may leave unacknowledged, whatever prefetch it asked for: 16 MB of bookkeeping at most. A
 /// client that set no limit and acknowledges nothing stops here instead of being handed the whole queue.

@@ -5,12 +5,14 @@
 //! knows no clock and no AMQP grammar (properties and argument tables are raw bytes here).
 
 mod body;
+mod cursor;
 mod frame;
 mod ids;
 mod record;
 mod wire;
 
 pub use body::{Body, Rope};
+pub use cursor::BacklogCursor;
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
 pub use ids::{
     Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,

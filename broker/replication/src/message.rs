@@ -1,6 +1,6 @@
 //! What primary and backup say to each other, as domain values. Their gRPC form is the shell's business.
 
-use understudy_record::{Epoch, Frame, Identity, Index, Position, QueueId};
+use understudy_record::{BacklogCursor, Epoch, Frame, Identity, Index, Position, QueueId};
 
 use crate::history::History;
 
@@ -17,6 +17,15 @@ pub struct Hello {
     pub floor: Index,
     /// False while its log is a base that is not whole.
     pub clean: bool,
+    /// The base that is not whole, if it may go on: `history` and `first` are then of the log that is being filled.
+    pub half_base: Option<HalfBase>,
+}
+
+/// A base that a break of the connection has left unfinished. An epoch has one primary, one process: the two numbers name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HalfBase {
+    pub epoch: Epoch,
+    pub sync_id: SyncId,
 }
 
 /// From the backup, as its journal goes on.
@@ -33,6 +42,7 @@ pub enum PrimaryMessage {
     Records(Records),
     Refusal(Refusal),
     Base(Base),
+    Waiting(Waiting),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,8 +56,19 @@ pub struct Welcome {
 pub enum Resume {
     /// Cut the log after this index; the records that follow come next.
     After(Index),
-    /// A base comes next.
+    /// A base comes next, at once or after those of others.
     Base,
+    /// The base that the hello named goes on: the records after the hello's last one come next, and the backlog is to be
+    /// fetched from where it was left.
+    SameBase(SyncId),
+}
+
+/// Others' bases come first: a heartbeat for who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub epoch: Epoch,
+    /// 1: the next.
+    pub place: u64,
 }
 
 /// The log from one index on. No frames: a heartbeat.
@@ -91,9 +112,15 @@ pub struct BacklogQueue {
 pub struct Backlog {
     pub sync_id: SyncId,
     pub queue: QueueId,
+    /// Where it goes on, and where the next one will.
+    pub from: BacklogCursor,
+    pub next: BacklogCursor,
     /// It shows effects of records up to there.
     pub as_of: Index,
     pub frames: Vec<Frame>,
+    /// What it holds, counted as [`BacklogQueue`] counts.
+    pub messages: u64,
+    pub bytes: u64,
     /// Nothing of the queue is left.
     pub done: bool,
 }

@@ -116,6 +116,7 @@ impl Node {
                     PrimaryMessage::Welcome(welcome) => backup.handle_welcome(now, welcome, out),
                     PrimaryMessage::Records(records) => backup.handle_records(now, records, out),
                     PrimaryMessage::Base(base) => backup.handle_base(now, base, out),
+                    PrimaryMessage::Waiting(waiting) => backup.handle_waiting(now, waiting, out),
                     PrimaryMessage::Refusal(refusal) => {
                         tracing::debug!(epoch = %refusal.epoch, "refused: {}", refusal.reason);
                         Ok(()) // it ends the stream
@@ -198,7 +199,9 @@ impl Node {
                     tracing::info!(%floor, "caught up");
                     role.say(ToPrimary::CaughtUp(floor));
                 }
-                BackupOutput::Fetch { epoch, sync_id, queue } => role.say(ToPrimary::Fetch { epoch, sync_id, queue }),
+                BackupOutput::Fetch { epoch, sync_id, queue, from } => {
+                    role.say(ToPrimary::Fetch { epoch, sync_id, queue, from });
+                }
                 BackupOutput::Close(reason) => {
                     tracing::warn!("closing the connection to the primary: {reason}");
                     self.upstream.close();

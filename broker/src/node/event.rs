@@ -170,6 +170,9 @@ pub(crate) struct BacklogRequest {
 pub(crate) struct BacklogReply {
     pub(crate) as_of: Index,
     pub(crate) frames: Vec<Frame>,
+    /// In `frames`, counted as the base counts a queue.
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
     /// Where the next chunk goes on.
     pub(crate) next: BacklogCursor,
     pub(crate) done: bool,
@@ -187,6 +190,7 @@ pub(crate) enum ToPrimary {
         epoch: Epoch,
         sync_id: SyncId,
         queue: QueueId,
+        from: BacklogCursor,
     },
 }
 

@@ -1,6 +1,7 @@
 //! Reads of the journal beside the core thread: records for followers that memory no longer serves, messages that queues want
 //! back, and backlogs for replicas that start over.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -12,6 +13,7 @@ use understudy_journal::{LogReader, ReadError};
 use understudy_record::{BasePiece, Body, Epoch, Frame, Index, Message, PartRef, Position, QueueId};
 use understudy_replication::StreamId;
 
+use super::Bandwidth;
 use crate::node::{BacklogReply, Event, FollowerEvent};
 
 /// One read, in bytes: a follower far behind gets the log in pieces of this size.
@@ -24,17 +26,24 @@ pub(crate) struct LogReads {
     reader: LogReader,
     events: Sender<Event>,
     runtime: Handle,
+    catch_ups: Arc<Bandwidth>,
 }
 
 impl LogReads {
-    pub(crate) fn new(reader: LogReader, events: Sender<Event>, runtime: Handle) -> Self {
-        Self { reader, events, runtime }
+    /// `catch_ups`: what those may take.
+    pub(crate) fn new(reader: LogReader, events: Sender<Event>, runtime: Handle, catch_ups: Arc<Bandwidth>) -> Self {
+        Self { reader, events, runtime, catch_ups }
     }
 
-    pub(crate) fn read(&self, stream: StreamId, from: Index) {
+    /// `is_backlog`: within the bandwidth of catch-ups.
+    pub(crate) fn read(&self, stream: StreamId, from: Index, is_backlog: bool) {
         let (mut reader, events) = (self.reader.clone(), self.events.clone());
+        let limit = is_backlog.then(|| self.catch_ups.clone());
         self.runtime.spawn_blocking(move || {
             let frames = reader.read_from(from, READ_BYTES).map_err(|error| error.to_string());
+            if let (Some(limit), Ok(frames)) = (limit, &frames) {
+                limit.pass_blocking(frames.iter().map(Frame::len).sum());
+            }
             _ = events.blocking_send(Event::Follower(stream, FollowerEvent::LogRead { from, frames }));
         });
     }
@@ -67,7 +76,7 @@ pub(crate) struct ChunkToSend {
 }
 
 impl ChunkToSend {
-    fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
+    fn fill(mut self, reader: &mut LogReader) -> Result<BacklogReply, String> {
         let stored = self.chunk.items.iter().rev().filter_map(|item| match item {
             BacklogItem::Message(BacklogMessage { index, message: None, .. }) => Some(*index),
             BacklogItem::Message(_) | BacklogItem::Part(_) => None,
@@ -78,9 +87,11 @@ impl ChunkToSend {
         let gone = |index| format!("message {index} has left the log since it was counted: the catch-up begins anew");
         let mut arena = BytesMut::new();
         let mut frames = Vec::with_capacity(self.chunk.items.len());
-        for item in self.chunk.items {
+        let (mut messages, mut bytes) = (0, 0);
+        for item in std::mem::take(&mut self.chunk.items) {
             let piece = match item {
-                BacklogItem::Part(PartRef { index, .. }) => {
+                BacklogItem::Part(PartRef { index, bytes: part_bytes }) => {
+                    bytes += u64::from(part_bytes);
                     let body = read_part(reader, index)?.ok_or_else(|| gone(index))?;
                     BasePiece::Part { index, body }
                 }
@@ -89,12 +100,15 @@ impl ChunkToSend {
                         Some(message) => (*message).clone(),
                         None => read.next().and_then(|(_, message)| message).ok_or_else(|| gone(index))?,
                     };
+                    messages += 1;
+                    bytes += message.body.len() as u64 + message.properties.len() as u64; // its parts came before it
                     BasePiece::Message { queue: self.queue, index, delivery_count, message }
                 }
             };
             frames.push(Frame::base(self.sync_point, self.committed, &piece, &mut arena));
         }
-        Ok(BacklogReply { as_of: self.as_of, frames, next: self.chunk.next, done: self.chunk.done })
+        let Self { as_of, chunk: BacklogChunk { next, done, .. }, .. } = self;
+        Ok(BacklogReply { as_of, frames, messages, bytes, next, done })
     }
 }
 

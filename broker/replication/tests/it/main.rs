@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used, reason = "the simulation makes the frames it reads")]
 
+mod catch_up;
 mod mended;
 mod node;
 mod scenarios;
 mod store;
+mod turns;
 mod world;
