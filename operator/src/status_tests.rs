@@ -249,7 +249,8 @@ fn a_backup_with_a_new_disk_catches_up() {
     let mut case = Case::new();
     let mut fresh = status(2, 9, wire::Role::CatchingUp);
     fresh.identity.as_mut().unwrap().store = "0".repeat(31) + "f";
-    fresh.catch_up = Some(wire::CatchUp { queues_done: 3, queues: 7, bytes_done: 10, bytes: 90, ..wire::CatchUp::default() });
+    fresh.catch_up =
+        Some(wire::CatchUp { queues_done: 3, queues: 7, bytes_done: 10, bytes: 90, ..wire::CatchUp::default() });
     fresh.durable = 40;
     case.scene.sight.handle_status(&name(2), fresh, true, case.scene.now).unwrap();
     case.check(expect![[r#"

@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 4;
 
 #[derive(Debug)]
-enum Up {
+enum Word {
     Hello(Hello),
     Acknowledge(Acknowledge),
     CaughtUp(Index),
@@ -38,7 +38,7 @@ struct Fetch {
 #[derive(Default)]
 struct Link {
     id: u64,
-    up: VecDeque<Up>,
+    up: VecDeque<Word>,
     down: VecDeque<PrimaryMessage>,
     fetches: Vec<Fetch>,
     backlogs: Vec<Backlog>,
@@ -313,8 +313,8 @@ impl World {
                 BackupOutput::ApplyBase(frames) => frames.iter().for_each(|frame| {
                     self.copy.apply_base(frame.decode_base().unwrap()).unwrap();
                 }),
-                BackupOutput::Acknowledge(ack) => self.say(Up::Acknowledge(ack)),
-                BackupOutput::CaughtUp(floor) => self.say(Up::CaughtUp(floor)),
+                BackupOutput::Acknowledge(ack) => self.say(Word::Acknowledge(ack)),
+                BackupOutput::CaughtUp(floor) => self.say(Word::CaughtUp(floor)),
                 BackupOutput::Fetch { epoch, sync_id, queue, from } => {
                     assert_eq!(epoch, EPOCH);
                     self.sum.resumed += usize::from(from != BacklogCursor::START);
@@ -331,7 +331,7 @@ impl World {
         }
     }
 
-    fn say(&mut self, word: Up) {
+    fn say(&mut self, word: Word) {
         if let Some(link) = &mut self.link {
             link.up.push_back(word);
         }
@@ -370,7 +370,7 @@ impl World {
         if self.link.is_none() && !self.backup.is_connected() {
             self.links += 1;
             let hello = self.backup.handle_connected(self.now);
-            self.link = Some(Link { id: self.links, up: [Up::Hello(hello)].into(), ..Link::default() });
+            self.link = Some(Link { id: self.links, up: [Word::Hello(hello)].into(), ..Link::default() });
         }
     }
 
@@ -381,9 +381,9 @@ impl World {
         let stream = StreamId(link.id);
         match choice {
             0 => match link.up.pop_front() {
-                Some(Up::Hello(hello)) => self.primary(|p, out| p.handle_hello(now, stream, &hello, 0, out)),
-                Some(Up::Acknowledge(ack)) => self.primary(|p, out| p.handle_acknowledge(now, stream, ack, out)),
-                Some(Up::CaughtUp(floor)) => self.primary(|p, out| p.handle_caught_up(now, stream, floor, out)),
+                Some(Word::Hello(hello)) => self.primary(|p, out| p.handle_hello(now, stream, &hello, 0, out)),
+                Some(Word::Acknowledge(ack)) => self.primary(|p, out| p.handle_acknowledge(now, stream, ack, out)),
+                Some(Word::CaughtUp(floor)) => self.primary(|p, out| p.handle_caught_up(now, stream, floor, out)),
                 None => {}
             },
             1 => {

@@ -217,6 +217,7 @@ fn a_base_goes_on_after_a_break_of_the_connection() {
         _ => None,
     });
     assert_eq!(sent.collect::<Vec<_>>(), [1], "the record of the time between");
+    assert_eq!(p.retain_from(true), Index(11), "it is on its way, and may not arrive");
     // Rule 3: what it acknowledges still says nothing.
     ack(&mut p, at(30_001), 20, 11, &mut out);
     assert!(p.followers().all(|follower| follower.durable == Index(0) && follower.catching_up));
