@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use understudy_bench::compare::ComparePlan;
 use understudy_bench::limit::LimitPlan;
 use understudy_bench::storage::backlog::BacklogPlan;
+use understudy_bench::storage::catch_up::CatchUpPlan;
 use understudy_bench::storage::old::OldPlan;
 use understudy_bench::storage::restart::RestartPlan;
 use understudy_bench::storage::steady::SteadyPlan;
@@ -35,6 +36,9 @@ pub(crate) enum Command {
     Old(OldArgs),
     /// Full speed with checkpoints and without
     Steady(SteadyArgs),
+    /// Half of full speed while a backup with an empty disk fills itself from a backlog
+    #[command(name = "catchup")]
+    CatchUp(CatchUpArgs),
 }
 
 /// Our own cluster, as several measures start it.
@@ -100,6 +104,31 @@ pub(crate) struct BacklogArgs {
     pub(crate) window: u32,
     #[arg(long, default_value_t = 1000)]
     pub(crate) prefetch: u16,
+    #[command(flatten)]
+    pub(crate) ours: OursArgs,
+}
+
+#[derive(Args)]
+pub(crate) struct CatchUpArgs {
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(2..=9))]
+    pub(crate) replicas: u16,
+    /// Of the whole backlog, such as 5GiB
+    #[arg(long, default_value = "5GiB", value_parser = parse_bytes)]
+    pub(crate) bytes: u64,
+    /// Queues that it is in
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) queues: u32,
+    /// Message size of the backlog in bytes
+    #[arg(long, default_value_t = 4096, value_parser = parse_size)]
+    pub(crate) backlog_size: usize,
+    /// Message size of the load in bytes
+    #[arg(long, default_value_t = 1024, value_parser = parse_size)]
+    pub(crate) size: usize,
+    #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) window: u32,
+    /// Seconds for which full speed is measured, and the load before and after
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=600))]
+    pub(crate) duration: u64,
     #[command(flatten)]
     pub(crate) ours: OursArgs,
 }
@@ -372,6 +401,20 @@ impl BacklogArgs {
             memory_budget: self.memory_budget,
             window: self.window as usize,
             prefetch: self.prefetch,
+        }
+    }
+}
+
+impl CatchUpArgs {
+    pub(crate) fn plan(&self) -> CatchUpPlan {
+        CatchUpPlan {
+            dev: self.ours.plan(self.replicas),
+            bytes: self.bytes,
+            queues: self.queues as usize,
+            backlog_message_bytes: self.backlog_size,
+            message_bytes: self.size,
+            window: self.window as usize,
+            duration: Duration::from_secs(self.duration),
         }
     }
 }

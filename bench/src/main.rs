@@ -13,12 +13,15 @@ use serde::Serialize;
 use understudy_bench::compare::{compare, render};
 use understudy_bench::limit::{limit, plot, svg, table};
 use understudy_bench::storage::backlog::backlog;
+use understudy_bench::storage::catch_up::catch_up;
 use understudy_bench::storage::old::old;
 use understudy_bench::storage::restart::restart;
 use understudy_bench::storage::steady::steady;
 use understudy_bench::{Target, run_load};
 
-use arguments::{BacklogArgs, Cli, Command, CompareArgs, LimitArgs, OldArgs, RestartArgs, RunArgs, SteadyArgs};
+use arguments::{
+    BacklogArgs, CatchUpArgs, Cli, Command, CompareArgs, LimitArgs, OldArgs, RestartArgs, RunArgs, SteadyArgs,
+};
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
@@ -28,6 +31,7 @@ fn main() -> ExitCode {
         Command::Backlog(args) => runtime(1).and_then(|runtime| runtime.block_on(measure_backlog(args))),
         Command::Old(args) => runtime(1).and_then(|runtime| runtime.block_on(measure_old(args))),
         Command::Steady(args) => runtime(1).and_then(|runtime| runtime.block_on(measure_steady(args))),
+        Command::CatchUp(args) => runtime(1).and_then(|runtime| runtime.block_on(measure_catch_up(args))),
         Command::Limit(args) => runtime(1).and_then(|runtime| runtime.block_on(measure_limit(args))),
     };
     outcome.unwrap_or_else(|error| {
@@ -110,6 +114,13 @@ async fn measure_backlog(args: BacklogArgs) -> anyhow::Result<ExitCode> {
     let report = backlog(&args.plan(), |line| eprintln!("{line}")).await?;
     print_report(&report, args.ours.json)?;
     let is_good = report.is_within_bound() && report.account.is_clean();
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+async fn measure_catch_up(args: CatchUpArgs) -> anyhow::Result<ExitCode> {
+    let report = catch_up(&args.plan(), |line| eprintln!("{line}")).await?;
+    print_report(&report, args.ours.json)?;
+    let is_good = report.is_good() && report.account.is_clean();
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

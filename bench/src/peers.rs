@@ -51,7 +51,7 @@ async fn output_of(command: &mut tokio::process::Command, limit: Duration) -> Re
 }
 
 /// Sends a signal by name, such as `KILL` or `STOP`, to a process started here.
-async fn signal(name: &str, pid: u32) -> Result<(), PeerError> {
+pub(crate) async fn signal(name: &str, pid: u32) -> Result<(), PeerError> {
     const LIMIT: Duration = Duration::from_secs(5);
     output_of(tokio::process::Command::new("kill").args(["-s", name, &pid.to_string()]), LIMIT).await.map(drop)
 }

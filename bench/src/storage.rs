@@ -3,6 +3,7 @@
 //! stops them again, an interrupt included.
 
 pub mod backlog;
+pub mod catch_up;
 pub mod old;
 mod queues;
 mod ready;

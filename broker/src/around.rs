@@ -13,14 +13,14 @@ use understudy_node::{
     BacklogReply, CheckpointId, CheckpointOrder, ChunkToSend, Event, FollowerEvent, Order, READ_BYTES, Surroundings,
     Target, read_messages,
 };
-use understudy_record::{Epoch, Index, ReplicaName};
+use understudy_record::{Epoch, Frame, Index, ReplicaName};
 use understudy_replication::{LeaseRequest, StreamId};
 
 use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::Config;
 use crate::journal_thread::JournalHandle;
 use crate::lease_requests::LeaseRequests;
-use crate::peers::Upstream;
+use crate::peers::{Bandwidth, Upstream};
 
 pub(crate) struct Around {
     pub(crate) config: Arc<Config>,
@@ -70,8 +70,8 @@ impl Surroundings for Around {
         self.upstream.close();
     }
 
-    fn read_log(&mut self, stream: StreamId, from: Index) {
-        self.log_reads.read(stream, from);
+    fn read_log(&mut self, stream: StreamId, from: Index, is_backlog: bool) {
+        self.log_reads.read(stream, from, is_backlog);
     }
 
     fn load(&mut self, epoch: Epoch, load: Load) {
@@ -92,17 +92,24 @@ pub(crate) struct LogReads {
     reader: LogReader,
     events: Sender<Event>,
     runtime: Handle,
+    catch_ups: Arc<Bandwidth>,
 }
 
 impl LogReads {
-    pub(crate) fn new(reader: LogReader, events: Sender<Event>, runtime: Handle) -> Self {
-        Self { reader, events, runtime }
+    /// `catch_ups`: what those may take.
+    pub(crate) fn new(reader: LogReader, events: Sender<Event>, runtime: Handle, catch_ups: Arc<Bandwidth>) -> Self {
+        Self { reader, events, runtime, catch_ups }
     }
 
-    pub(crate) fn read(&self, stream: StreamId, from: Index) {
+    /// `is_backlog`: within the bandwidth of catch-ups.
+    pub(crate) fn read(&self, stream: StreamId, from: Index, is_backlog: bool) {
+        let limit = is_backlog.then(|| self.catch_ups.clone());
         let (mut reader, events) = (self.reader.clone(), self.events.clone());
         self.runtime.spawn_blocking(move || {
             let frames = reader.read_from(from, READ_BYTES).map_err(|error| error.to_string());
+            if let (Some(limit), Ok(frames)) = (limit, &frames) {
+                limit.pass_blocking(frames.iter().map(Frame::len).sum());
+            }
             _ = events.blocking_send(Event::Follower(stream, FollowerEvent::LogRead { from, frames }));
         });
     }

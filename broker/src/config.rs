@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -14,6 +15,12 @@ const DEFAULT_BUDGET_PERCENT: u8 = 40;
 
 /// Below it the broker's own code would take all there is.
 const MIN_MEMORY_WATERMARK: u8 = 10;
+
+/// A cluster has nine replicas at most.
+const MOST_CATCH_UPS: usize = 8;
+
+/// For each catch-up that may run, in bytes a second: the parts of it that wait for their turn are through within seconds.
+const LEAST_BANDWIDTH: u64 = 1 << 20;
 
 /// One replica of a hot-standby AMQP broker.
 #[derive(Debug, Parser)]
@@ -115,6 +122,13 @@ pub struct Arguments {
     /// somebody has decided whose counts.
     #[arg(long)]
     accept_differences: bool,
+    /// Bytes a second that replicas which catch up may take from this one, all together, while it is the primary; 0: no limit.
+    /// What is published meanwhile comes on top.
+    #[arg(long, value_name = "BYTES_PER_SECOND", default_value_t = 0)]
+    catch_up_bandwidth: u64,
+    /// Replicas that may fill a new log from the primary at the same time; others wait for their turn.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    max_catch_ups: usize,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
@@ -201,6 +215,9 @@ pub struct Config {
     pub scrub_interval: Duration,
     /// A state that is not what the last primary had counts all the same.
     pub accept_differences: bool,
+    /// Bytes a second for all catch-ups together; `None`: no limit.
+    pub catch_up_bandwidth: Option<NonZeroU64>,
+    pub max_catch_ups: usize,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -253,6 +270,12 @@ pub enum ConfigError {
         "--memory-budget is {budget}; it must be below {mark} bytes, the --memory-watermark of the memory limit, or publishers would wait for ever"
     )]
     MemoryBudget { budget: u64, mark: u64 },
+    #[error("--max-catch-ups is {0}; it must be between 1 and {MOST_CATCH_UPS}")]
+    MaxCatchUps(usize),
+    #[error(
+        "--catch-up-bandwidth is {given}; it must be 0, for no limit, or at least {least} bytes a second with this --max-catch-ups, or catch-ups would look as if they stood still"
+    )]
+    Bandwidth { given: u64, least: u64 },
     #[error("the replica's name {0:?} is empty, longer than 253 bytes, or has a slash in it")]
     Name(String),
 }
@@ -331,6 +354,8 @@ impl TryFrom<Arguments> for Config {
             resume_records: given.resume_records,
             scrub_interval: Duration::from_millis(given.scrub_interval_ms),
             accept_differences: given.accept_differences,
+            catch_up_bandwidth: bandwidth(given.catch_up_bandwidth, given.max_catch_ups)?,
+            max_catch_ups: given.max_catch_ups,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })
@@ -359,6 +384,7 @@ impl Config {
     /// What the node is told.
     pub(crate) fn node(&self) -> NodeConfig {
         NodeConfig {
+            max_catch_ups: self.max_catch_ups,
             replicas: self.replica_names(),
             replicate: self.replicate,
             scrub_interval: self.scrub_interval,
@@ -400,6 +426,18 @@ impl Memory {
             return Err(ConfigError::MemoryBudget { budget, mark });
         }
         Ok(Self { limit, budget })
+    }
+}
+
+/// `None`: no limit.
+fn bandwidth(given: u64, catch_ups: usize) -> Result<Option<NonZeroU64>, ConfigError> {
+    if !(1..=MOST_CATCH_UPS).contains(&catch_ups) {
+        return Err(ConfigError::MaxCatchUps(catch_ups));
+    }
+    let least = LEAST_BANDWIDTH * catch_ups as u64;
+    match NonZeroU64::new(given) {
+        Some(limit) if limit.get() < least => Err(ConfigError::Bandwidth { given, least }),
+        limit => Ok(limit),
     }
 }
 
@@ -461,7 +499,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused_with_its_cure() {
-        let cases: [(&[&str], &str); 8] = [
+        let cases: [(&[&str], &str); 10] = [
             (&["--open-guest"], "--peers or --peer-pattern"),
             (&["--open-guest", "--peers", "a-1=h:1"], "does not list this replica, a-0"),
             (&["--open-guest", "--peers", "a-0=h:1"], "must be a loopback address"),
@@ -471,6 +509,11 @@ mod tests {
                 "between 1 and --replicas, which is 3",
             ),
             (&["--users-file", "u", "--peers", "a-0=h:1", "--backup-timeout-ms", "1"], "between 50 and"),
+            (&["--users-file", "u", "--peers", "a-0=h:1", "--max-catch-ups", "0"], "between 1 and"),
+            (
+                &["--users-file", "u", "--peers", "a-0=h:1", "--max-catch-ups", "2", "--catch-up-bandwidth", "2000000"],
+                "at least 2097152 bytes a second",
+            ),
             (&["--users-file", "u", "--peers", "a-0=h:1", "--memory-watermark", "5"], "between 10 and 100 percent"),
             (
                 &["--users-file", "u", "--peers", "a-0=h:1", "--memory-limit", "1000", "--memory-budget", "800"],

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use understudy_record::{Frame, ReplicaName};
+use understudy_replication::{CatchUpProgress, PrimaryMessage};
 
 use understudy_node::{CheckpointCounts, NodeStatus, RoleStatus, Usage};
 
@@ -40,6 +42,9 @@ pub(crate) struct Metrics {
     moved_bytes: IntCounter,
     inconsistencies: IntCounter,
     follower_inconsistencies: IntCounterVec,
+    sent_bytes: IntCounterVec,
+    received_bytes: IntCounterVec,
+    catch_up: CatchUpGauges,
     /// Counters that follow others' counts do so one request at a time.
     following: Mutex<()>,
 }
@@ -65,6 +70,11 @@ impl Metrics {
             &["follower"],
         )?;
         registry.register(Box::new(follower_inconsistencies.clone()))?;
+        let vector = |name: &str, help: &str, labels: &[&str]| -> Result<IntCounterVec, prometheus::Error> {
+            let vector = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(vector.clone()))?;
+            Ok(vector)
+        };
         Ok(Self {
             connections: gauge("connections", "AMQP connections served by this broker")?,
             relayed_connections: counter("relayed_connections_total", "AMQP connections relayed to the primary")?,
@@ -102,9 +112,40 @@ impl Metrics {
                 "How often this replica's state differed from its primary's, the last one before this start included",
             )?,
             follower_inconsistencies,
+            sent_bytes: vector(
+                "replication_sent_bytes_total",
+                "Bytes of frames sent to followers: of the log, of queues' backlogs, of topologies as of a sync point",
+                &["follower", "kind"],
+            )?,
+            received_bytes: vector("replication_received_bytes_total", "Bytes of frames received", &["kind"])?,
+            catch_up: CatchUpGauges {
+                queues: gauge("catch_up_queues", "Queues that this replica fetches to catch up; 0 once it has")?,
+                queues_done: gauge("catch_up_queues_done", "Those of them that are here")?,
+                messages: gauge("catch_up_messages", "Messages in those queues at the sync point")?,
+                messages_done: gauge("catch_up_messages_done", "Those of them that are here, or have left meanwhile")?,
+                bytes: gauge("catch_up_bytes", "Bytes of those messages")?,
+                bytes_done: gauge("catch_up_bytes_done", "Bytes of those that are here, or have left meanwhile")?,
+                bytes_per_second: gauge("catch_up_bytes_per_second", "Rate of the last seconds")?,
+                place: gauge(
+                    "catch_up_place",
+                    "Place in the line of replicas that wait to catch up; 0: it does not wait",
+                )?,
+            },
             following: Mutex::new(()),
             registry,
         })
+    }
+
+    /// Counters of what this follower is sent.
+    pub(crate) fn sent_to(&self, follower: &ReplicaName) -> ReplicationBytes {
+        let kind = |kind| self.sent_bytes.with_label_values(&[follower.as_str(), kind]);
+        ReplicationBytes { log: kind("log"), backlog: kind("backlog"), base: kind("base") }
+    }
+
+    /// Counters of what the primary sends to this replica.
+    pub(crate) fn received_bytes(&self) -> ReplicationBytes {
+        let kind = |kind| self.received_bytes.with_label_values(&[kind]);
+        ReplicationBytes { log: kind("log"), backlog: kind("backlog"), base: kind("base") }
     }
 
     /// The exposition format, of one moment.
@@ -164,9 +205,63 @@ impl Metrics {
             .into_iter()
             .for_each(|gauge| gauge.set(0));
         }
+        self.catch_up.set(match &status.role {
+            RoleStatus::Backup { catch_up, .. } => catch_up.unwrap_or_default(),
+            _ => CatchUpProgress::default(),
+        });
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+/// Frames on one connection between replicas, in bytes.
+#[derive(Clone)]
+pub(crate) struct ReplicationBytes {
+    pub(crate) log: IntCounter,
+    pub(crate) backlog: IntCounter,
+    pub(crate) base: IntCounter,
+}
+
+impl ReplicationBytes {
+    /// Of one message of the stream, which carries no backlog.
+    pub(crate) fn count(&self, message: &PrimaryMessage) {
+        let bytes = |frames: &[Frame]| frames.iter().map(Frame::len).sum::<usize>() as u64;
+        match message {
+            PrimaryMessage::Records(records) => self.log.inc_by(bytes(&records.frames)),
+            PrimaryMessage::Base(base) => self.base.inc_by(bytes(&base.frames)),
+            PrimaryMessage::Welcome(_)
+            | PrimaryMessage::Version(_)
+            | PrimaryMessage::Refusal(_)
+            | PrimaryMessage::Waiting(_) => {}
+        }
+    }
+}
+
+struct CatchUpGauges {
+    queues: IntGauge,
+    queues_done: IntGauge,
+    messages: IntGauge,
+    messages_done: IntGauge,
+    bytes: IntGauge,
+    bytes_done: IntGauge,
+    bytes_per_second: IntGauge,
+    place: IntGauge,
+}
+
+impl CatchUpGauges {
+    fn set(&self, progress: CatchUpProgress) {
+        let pairs = [
+            (&self.queues, progress.queues),
+            (&self.queues_done, progress.queues_done),
+            (&self.messages, progress.messages),
+            (&self.messages_done, progress.messages_done),
+            (&self.bytes, progress.bytes),
+            (&self.bytes_done, progress.bytes_done),
+            (&self.bytes_per_second, progress.bytes_per_second),
+            (&self.place, progress.place),
+        ];
+        pairs.into_iter().for_each(|(gauge, value)| gauge.set(i64::try_from(value).unwrap_or(i64::MAX)));
     }
 }
 

@@ -29,7 +29,7 @@ use crate::kubernetes::Announcer;
 use crate::lease_requests::{self, LeaseRequests};
 use crate::metrics::Metrics;
 use crate::outdated;
-use crate::peers::{ControlService, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
+use crate::peers::{Bandwidth, ControlService, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
 use crate::resources::Sampler;
 
 /// Events for the core thread that must not wait behind clients' commands: acknowledgements, the journal's reports, peers.
@@ -114,6 +114,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let reader = journal.reader();
     let (maker, log_bytes) = (journal.checkpointer(), journal.log_bytes());
     let journal = JournalHandle::start(journal, events.clone())?;
+    let catch_ups = Arc::new(Bandwidth::new(config.catch_up_bandwidth));
     let checkpoints = CheckpointHandle::start(maker, config.checkpoint_rate, events.clone())?;
     let upstream = Upstream::new(
         config.cluster.clone(),
@@ -121,9 +122,10 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         tls.clone(),
         events.clone(),
         journal.queued(),
+        metrics.received_bytes(),
         handle.clone(),
     );
-    let log_reads = LogReads::new(reader.clone(), events.clone(), handle.clone());
+    let log_reads = LogReads::new(reader.clone(), events.clone(), handle.clone(), catch_ups.clone());
     let lease_requests = LeaseRequests::new(lease.clone(), events.clone(), handle);
     let (damage_noted, noted) = std::sync::mpsc::channel();
     let around =
@@ -152,7 +154,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         uploads: Arc::default(),
         reader,
     });
-    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp)?;
+    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups)?;
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
     let elector = BackupElector {
         config: config.clone(),
@@ -266,8 +268,10 @@ fn serve_peers(
     events: &mpsc::Sender<Event>,
     lease: &Arc<dyn LeaseStore>,
     amqp: &Arc<Amqp>,
+    catch_ups: Arc<Bandwidth>,
 ) -> anyhow::Result<()> {
-    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp.clone(), shared.door.subscribe());
+    let (door, amqp) = (shared.door.subscribe(), amqp.clone());
+    let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp, door, catch_ups);
     let control = ControlService {
         cluster: config.cluster.clone(),
         started,

@@ -277,6 +277,7 @@ fn a_backup_with_a_new_disk_catches_up() {
         bytes_per_second: 20,
         remaining_seconds: Some(4),
         resumed: false,
+        place: 0,
     });
     fresh.durable = 40;
     case.scene.sight.handle_status(&name(2), fresh, true, case.scene.now).unwrap();

@@ -17,6 +17,8 @@ const PAUSE: Duration = Duration::from_millis(5);
 const HEALTH_ATTEMPT: Duration = Duration::from_secs(1);
 /// A status line is shorter.
 const MAX_ANSWER_BYTES: usize = 64;
+/// A broker's metrics are a few kilobytes.
+const MAX_PAGE_BYTES: usize = 1 << 20;
 
 /// When the first of the addresses said that the queue is there; `None` if none did within the limit.
 pub(super) async fn amqp(target: &Target, queue: &QueuePlan, limit: Duration) -> Option<Instant> {
@@ -52,12 +54,22 @@ pub(super) async fn health(address: &str, limit: Duration) -> Option<Instant> {
 }
 
 async fn is_healthy(address: &str) -> io::Result<bool> {
+    Ok(ask(address, "/readyz", MAX_ANSWER_BYTES).await?.starts_with(b"HTTP/1.1 200 "))
+}
+
+/// What `host:port` says at that path, headers included.
+pub(super) async fn get(address: &str, path: &str) -> io::Result<String> {
+    let answer = tokio::time::timeout(HEALTH_ATTEMPT, ask(address, path, MAX_PAGE_BYTES)).await??;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+async fn ask(address: &str, path: &str, max_bytes: usize) -> io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /readyz HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await?;
-    let mut answer = Vec::with_capacity(MAX_ANSWER_BYTES);
-    stream.take(MAX_ANSWER_BYTES as u64).read_to_end(&mut answer).await?;
-    Ok(answer.starts_with(b"HTTP/1.1 200 "))
+    let mut answer = Vec::new();
+    stream.take(max_bytes as u64).read_to_end(&mut answer).await?;
+    Ok(answer)
 }
 
 #[cfg(test)]

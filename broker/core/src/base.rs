@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
-use understudy_record::{BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr};
+use understudy_record::{
+    BacklogCursor, BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr,
+};
 
 use crate::entry::message_bytes;
 use crate::queue::{Arrival, Queue};
@@ -27,27 +29,6 @@ pub(crate) enum BaseState {
         sync_point: Index,
     },
     Complete,
-}
-
-/// How far a queue's backlog has been read: where the next chunk goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BacklogCursor {
-    /// Messages from this index on have been read.
-    pub before: Index,
-    /// And so many parts of the next one, if it is still this one.
-    pub begun: Option<(Index, usize)>,
-}
-
-impl BacklogCursor {
-    /// Nothing has been read.
-    pub const START: Self = Self { before: Index(u64::MAX), begun: None };
-}
-
-/// Between two messages.
-impl From<Index> for BacklogCursor {
-    fn from(before: Index) -> Self {
-        Self { before, begun: None }
-    }
 }
 
 /// Part of a queue's backlog.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use understudy_record::{BasePiece, Index, PartRef, QueueId, Record, Replicate, ShortStr};
+use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Record, Replicate, ShortStr};
 
-use crate::base::{BacklogChunk, BacklogCursor, BaseState, HeldChunk};
+use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
 use crate::effect::Outputs;

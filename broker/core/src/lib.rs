@@ -80,7 +80,7 @@ mod tally;
 mod topic;
 mod transaction;
 
-pub use base::{BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, HeldChunk};
+pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
@@ -88,6 +88,7 @@ pub use load::Load;
 pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
+pub use understudy_record::BacklogCursor;
 
 /// Deliveries that one channel may leave unacknowledged, whatever prefetch it asked for: 16 MB of bookkeeping at most. A
 /// client that set no limit and acknowledges nothing stops here instead of being handed the whole queue.

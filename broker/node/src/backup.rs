@@ -135,6 +135,7 @@ impl Node {
                     PrimaryMessage::Records(records) => backup.handle_records(now, records, out),
                     PrimaryMessage::Base(base) => backup.handle_base(now, base, out),
                     PrimaryMessage::Version(version) => backup.handle_version(version, out),
+                    PrimaryMessage::Waiting(waiting) => backup.handle_waiting(now, waiting, out),
                     PrimaryMessage::Refusal(refusal) => {
                         tracing::debug!(epoch = %refusal.epoch, "refused: {}", refusal.reason);
                         Ok(()) // it ends the stream
@@ -218,8 +219,8 @@ impl Node {
                     self.agreement.mended();
                     role.say(ToPrimary::CaughtUp(floor));
                 }
-                BackupOutput::Fetch { epoch, sync_id, queue } => {
-                    _ = role.say(ToPrimary::Fetch { epoch, sync_id, queue });
+                BackupOutput::Fetch { epoch, sync_id, queue, from } => {
+                    _ = role.say(ToPrimary::Fetch { epoch, sync_id, queue, from });
                 }
                 BackupOutput::Close(reason) => {
                     tracing::warn!("closing the connection to the primary: {reason}");

@@ -18,6 +18,8 @@ pub struct NodeConfig {
     pub stall_timeout: Duration,
     /// See [`PrimaryConfig`](understudy_replication::PrimaryConfig).
     pub resume_records: u64,
+    /// Followers that fill a base at the same time, at most.
+    pub max_catch_ups: usize,
     /// Bytes of log between two checkpoints.
     pub checkpoint_bytes: u64,
     /// Message bodies that are kept in memory, in bytes.

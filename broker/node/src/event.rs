@@ -173,6 +173,9 @@ pub struct BacklogRequest {
 pub struct BacklogReply {
     pub as_of: Index,
     pub frames: Vec<Frame>,
+    /// In `frames`, counted as the base counts a queue.
+    pub messages: u64,
+    pub bytes: u64,
     /// Where the next chunk goes on.
     pub next: BacklogCursor,
     pub done: bool,
@@ -192,6 +195,7 @@ pub enum ToPrimary {
         epoch: Epoch,
         sync_id: SyncId,
         queue: QueueId,
+        from: BacklogCursor,
     },
 }
 

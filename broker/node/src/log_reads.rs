@@ -29,7 +29,7 @@ pub struct ChunkToSend {
 impl ChunkToSend {
     /// # Errors
     /// If the log does not give what was counted: in words.
-    pub fn fill(self, reader: &mut LogReader) -> Result<BacklogReply, String> {
+    pub fn fill(mut self, reader: &mut LogReader) -> Result<BacklogReply, String> {
         let stored = self.chunk.items.iter().rev().filter_map(|item| match item {
             BacklogItem::Message(BacklogMessage { index, message: None, .. }) => Some(*index),
             BacklogItem::Message(_) | BacklogItem::Part(_) => None,
@@ -40,9 +40,11 @@ impl ChunkToSend {
         let gone = |index| format!("message {index} has left the log since it was counted: the catch-up begins anew");
         let mut arena = BytesMut::new();
         let mut frames = Vec::with_capacity(self.chunk.items.len());
-        for item in self.chunk.items {
+        let (mut messages, mut bytes) = (0, 0);
+        for item in std::mem::take(&mut self.chunk.items) {
             let piece = match item {
-                BacklogItem::Part(PartRef { index, .. }) => {
+                BacklogItem::Part(PartRef { index, bytes: part_bytes }) => {
+                    bytes += u64::from(part_bytes);
                     let body = read_part(reader, index)?.ok_or_else(|| gone(index))?;
                     BasePiece::Part { index, body }
                 }
@@ -51,12 +53,15 @@ impl ChunkToSend {
                         Some(message) => (*message).clone(),
                         None => read.next().and_then(|(_, message)| message).ok_or_else(|| gone(index))?,
                     };
+                    messages += 1;
+                    bytes += message.body.len() as u64 + message.properties.len() as u64; // its parts came before it
                     BasePiece::Message { queue: self.queue, index, delivery_count, message }
                 }
             };
             frames.push(Frame::base(self.sync_point, self.committed, &piece, &mut arena));
         }
-        Ok(BacklogReply { as_of: self.as_of, frames, next: self.chunk.next, done: self.chunk.done })
+        let Self { as_of, chunk: BacklogChunk { next, done, .. }, .. } = self;
+        Ok(BacklogReply { as_of, frames, messages, bytes, next, done })
     }
 }
 

@@ -18,9 +18,10 @@ use understudy_replication::{
 use crate::hand_over::HandOver;
 use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role, versions};
 
-/// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread is free again soon.
+/// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread, which chooses it, is
+/// free again after some tens of microseconds.
 const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
-const BACKLOG_CHUNK_MESSAGES: usize = 1024;
+const BACKLOG_CHUNK_MESSAGES: usize = 256;
 
 /// Records that are not committed, in bytes, above which publishers are made to wait: what a slow disk or backup may
 /// cost in memory.
@@ -48,7 +49,6 @@ pub(crate) struct PrimaryRole {
 
 /// A catch-up under way.
 struct Sync {
-    stream: StreamId,
     sync_point: Index,
     /// Parts of large messages that no message had claimed at the sync point. Whoever holds the list keeps them in the log.
     unclaimed: Arc<[PartRef]>,
@@ -126,6 +126,7 @@ impl Node {
             resume_records: self.config.resume_records,
             knows: VersionRange::OWN,
             version: cluster_version,
+            max_catch_ups: self.config.max_catch_ups,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
@@ -203,7 +204,6 @@ impl Node {
                     self.agreement.agrees(&follower.name);
                 }
                 role.primary.handle_caught_up(now, stream, floor, out);
-                self.end_syncs_of(stream);
             }
             FollowerEvent::Leaving(reason) => {
                 tracing::info!(?stream, "a follower leaves: {reason}");
@@ -219,7 +219,6 @@ impl Node {
                     tracing::info!(?stream, "a follower's stream ended");
                 }
                 role.primary.handle_stream_closed(now, stream, out);
-                self.end_syncs_of(stream);
             }
         }
         // Outputs that speak of the state as of this very event are carried out before the next one.
@@ -255,8 +254,12 @@ impl Node {
                     tracing::warn!(?stream, "closing a follower's stream: {reason}");
                     role.streams.remove(&stream);
                 }
-                PrimaryOutput::ReadLog(stream, from) => self.around.read_log(stream, from),
+                PrimaryOutput::ReadLog(stream, from) => {
+                    let is_backlog = role.primary.reads_backlog(stream);
+                    self.around.read_log(stream, from, is_backlog);
+                }
                 PrimaryOutput::TakeBase(stream, sync_id) => self.send_base(stream, sync_id),
+                PrimaryOutput::EndSync(sync_id) => self.end_sync(sync_id),
                 PrimaryOutput::ProposeSet(set) => {
                     tracing::info!(set = ?set.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "changing the in-sync set");
                     role.keeper.propose(set);
@@ -319,19 +322,15 @@ impl Node {
             .map(|(queue, messages, bytes)| BacklogQueue { queue, messages, bytes })
             .collect();
         tracing::info!(?stream, %sync_point, queues = queues.len(), "a follower catches up from a sync point");
-        role.syncs.insert(sync_id, Sync { stream, sync_point: self.core.begin_sync(), unclaimed });
+        role.syncs.insert(sync_id, Sync { sync_point: self.core.begin_sync(), unclaimed });
         role.primary.send_base(self.now, stream, sync_id, frames, queues, &mut role.outputs);
     }
 
-    fn end_syncs_of(&mut self, stream: StreamId) {
+    fn end_sync(&mut self, sync_id: SyncId) {
         let Role::Primary(role) = &mut self.role else { return };
-        let core = &mut self.core;
-        role.syncs.retain(|_, sync| {
-            if sync.stream == stream {
-                core.end_sync(sync.sync_point);
-            }
-            sync.stream != stream
-        });
+        if let Some(sync) = role.syncs.remove(&sync_id) {
+            self.core.end_sync(sync.sync_point);
+        }
     }
 
     fn backlog(&mut self, request: BacklogRequest, reply: oneshot::Sender<Result<BacklogReply, String>>) {
@@ -341,8 +340,8 @@ impl Node {
         }
     }
 
-    fn next_chunk(&self, request: BacklogRequest) -> Result<ChunkToSend, String> {
-        let Role::Primary(role) = &self.role else { return Err("no longer the primary".into()) };
+    fn next_chunk(&mut self, request: BacklogRequest) -> Result<ChunkToSend, String> {
+        let Role::Primary(role) = &mut self.role else { return Err("no longer the primary".into()) };
         if request.epoch != role.primary.epoch() {
             return Err(format!("epoch {} is over: it is {} now", request.epoch, role.primary.epoch()));
         }
@@ -355,6 +354,7 @@ impl Node {
             let (bytes, messages) = (BACKLOG_CHUNK_BYTES, BACKLOG_CHUNK_MESSAGES);
             self.core.backlog_chunk(request.queue, request.from, *sync_point, bytes, messages)
         };
+        role.primary.handle_fetch(self.now, request.sync_id, request.queue, chunk.done);
         Ok(ChunkToSend {
             queue: request.queue,
             sync_point: Position { epoch: request.epoch, index: *sync_point },

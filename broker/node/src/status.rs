@@ -297,7 +297,7 @@ impl Node {
                     .filter(|_| role.backup.has_followed())
                     .map(|(since, reset)| (self.now.saturating_sub(since), reset)),
                 clean: role.backup.is_clean(),
-                catch_up: role.backup.catch_up(),
+                catch_up: role.backup.catch_up(self.now),
             },
             Role::Primary(role) => {
                 let stats = self.core.stats();

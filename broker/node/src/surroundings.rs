@@ -48,8 +48,9 @@ pub trait Surroundings: Send {
     /// Ends the connection to the primary, without an event.
     fn hang_up(&mut self);
 
-    /// Reads the log for a follower; answered with [`FollowerEvent::LogRead`](crate::FollowerEvent).
-    fn read_log(&mut self, stream: StreamId, from: Index);
+    /// Reads the log for a follower; answered with [`FollowerEvent::LogRead`](crate::FollowerEvent). `is_backlog`: within the
+    /// bandwidth of catch-ups.
+    fn read_log(&mut self, stream: StreamId, from: Index, is_backlog: bool);
 
     /// Reads messages back for the primary of `epoch`; answered with [`Event::Loaded`](crate::Event).
     fn load(&mut self, epoch: Epoch, load: Load);

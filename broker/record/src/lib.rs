@@ -6,6 +6,7 @@
 
 mod alarms;
 mod body;
+mod cursor;
 mod fields;
 mod frame;
 mod ids;
@@ -17,6 +18,7 @@ mod wire;
 
 pub use alarms::{Alarms, Shortage};
 pub use body::{Body, Rope};
+pub use cursor::BacklogCursor;
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
 pub use ids::{
     Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,

@@ -12,16 +12,17 @@ use std::time::Duration;
 use bytes::BytesMut;
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::version::{ClusterVersion, UnknownVersion, VersionRange};
-use understudy_record::{BasePiece, Epoch, Frame, Identity, Index, Position, QueueId};
+use understudy_record::{BacklogCursor, BasePiece, Epoch, Frame, Identity, Index, QueueId};
 
+use crate::catch_up::{CatchUp, CatchUpProgress};
 use crate::history::History;
-use crate::message::{Acknowledge, Backlog, BacklogQueue, Base, Hello, Records, Resume, SyncId, Welcome};
+use crate::message::{Acknowledge, Backlog, Base, HalfBase, Hello, Records, Resume, SyncId, Waiting, Welcome};
+use crate::primary::KEPT_TIMEOUTS;
 
-/// Queues whose backlog is fetched at the same time: enough to hide a round trip, few enough to leave the live stream room.
-const PARALLEL_FETCHES: usize = 4;
-
-/// A catch-up that has brought nothing for so many times the backup timeout is begun anew.
+/// A catch-up that has brought nothing for so many times the backup timeout, or for so long, is begun anew: the longer of the
+/// two, since a limited bandwidth may make a part of it take some seconds.
 const STUCK_TIMEOUTS: u32 = 5;
+const STUCK_AT_LEAST: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BackupConfig {
@@ -77,11 +78,12 @@ pub enum BackupOutput {
     /// To the primary.
     Acknowledge(Acknowledge),
     CaughtUp(Index),
-    /// Ask the primary for a queue's backlog.
+    /// Ask the primary for a queue's backlog, from where `from` says on.
     Fetch {
         epoch: Epoch,
         sync_id: SyncId,
         queue: QueueId,
+        from: BacklogCursor,
     },
     /// End the connection; dial again.
     Close(String),
@@ -110,14 +112,6 @@ pub enum FollowError {
     BadBase(String),
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct CatchUpProgress {
-    pub queues_done: u64,
-    pub queues: u64,
-    pub bytes_done: u64,
-    pub bytes: u64,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Link {
     /// Not connected since then.
@@ -134,6 +128,8 @@ enum Link {
     AwaitingBase {
         primary: Identity,
         last_heard: Duration,
+        /// In the line of those that wait, from 1; 0: not told of any.
+        place: u64,
     },
     Following {
         primary: Identity,
@@ -141,17 +137,13 @@ enum Link {
     },
 }
 
-/// A base under way.
+/// What is written beside the log in force.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct CatchUp {
-    sync_id: SyncId,
-    sync_point: Position,
-    waiting: VecDeque<BacklogQueue>,
-    fetching: Vec<BacklogQueue>,
-    progress: CatchUpProgress,
-    last_progress: Duration,
-    /// Everything has come; the journal is putting the new log in the old one's place.
-    completing: bool,
+enum Building {
+    Nothing,
+    Base(Box<CatchUp>),
+    /// Part of a base that nobody will go on with. The next one takes its place.
+    Remains,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -175,7 +167,9 @@ pub struct Backup {
     /// The journal has reported under this session, so the epoch that came before it is on disk (rule 2).
     epoch_is_durable: bool,
     link: Link,
-    catch_up: Option<CatchUp>,
+    building: Building,
+    /// The last base that became whole: its primary may not know yet.
+    completed: Option<HalfBase>,
     /// The log is not to be counted on: only a base, which begins another, makes this store whole.
     damaged: bool,
     /// A primary has welcomed this process.
@@ -199,7 +193,8 @@ impl Backup {
             session: 0,
             epoch_is_durable: false,
             link: Link::Down { since: now, reset: false },
-            catch_up: None,
+            building: Building::Nothing,
+            completed: None,
             damaged,
             has_followed: false,
         }
@@ -237,15 +232,22 @@ impl Backup {
     }
 
     pub fn is_clean(&self) -> bool {
-        self.catch_up.is_none() && !self.damaged
+        matches!(self.building, Building::Nothing) && !self.damaged
     }
 
     pub fn is_connected(&self) -> bool {
         !matches!(self.link, Link::Down { .. })
     }
 
-    pub fn catch_up(&self) -> Option<CatchUpProgress> {
-        self.catch_up.as_ref().map(|catch_up| catch_up.progress)
+    /// Of a base that is under way or waited for.
+    pub fn catch_up(&self, now: Duration) -> Option<CatchUpProgress> {
+        match (&self.building, &self.link) {
+            (Building::Base(catch_up), _) => Some(catch_up.progress(now)),
+            (_, Link::AwaitingBase { place, .. }) if *place > 0 => {
+                Some(CatchUpProgress { place: *place, ..CatchUpProgress::default() })
+            }
+            _ => None,
+        }
     }
 
     /// A primary has been heard since this process began: only then has it lost one.
@@ -289,10 +291,14 @@ impl Backup {
             floor: self.floor(),
             clean: self.is_clean(),
             knows: self.config.knows,
+            half_base: match &self.building {
+                Building::Base(catch_up) => Some(catch_up.name()),
+                Building::Nothing | Building::Remains => None,
+            },
         }
     }
 
-    /// The connection is gone. A base that was under way cannot be resumed.
+    /// The connection is gone. A base that was under way stays, for a while: its primary may come back and go on with it.
     pub fn handle_disconnected(&mut self, now: Duration, reset: bool, out: &mut Vec<BackupOutput>) {
         self.session += 1;
         let since = match self.link {
@@ -300,8 +306,10 @@ impl Backup {
             _ => now,
         };
         self.link = Link::Down { since, reset };
-        if self.catch_up.is_some() {
-            out.push(BackupOutput::Recover);
+        match &mut self.building {
+            Building::Nothing => {}
+            Building::Base(catch_up) => catch_up.part(now),
+            Building::Remains => out.push(BackupOutput::Recover),
         }
     }
 
@@ -333,8 +341,39 @@ impl Backup {
         self.has_followed = true;
         let primary = welcome.primary;
         match welcome.resume {
-            Resume::Base => self.link = Link::AwaitingBase { primary, last_heard: now },
+            Resume::Base => {
+                if let Building::Base(_) = self.building {
+                    self.building = Building::Remains;
+                }
+                self.link = Link::AwaitingBase { primary, last_heard: now, place: 0 };
+                out.push(BackupOutput::Barrier(self.session)); // who waits for its base acknowledges heartbeats
+            }
+            Resume::SameBase(sync_id) => {
+                let named = HalfBase { epoch: self.known_epoch, sync_id };
+                match &mut self.building {
+                    Building::Base(catch_up) if catch_up.name() == named => {
+                        let epoch = self.known_epoch;
+                        out.push(BackupOutput::Barrier(self.session));
+                        out.extend(catch_up.resume(now).map(|(queue, from)| BackupOutput::Fetch {
+                            epoch,
+                            sync_id,
+                            queue,
+                            from,
+                        }));
+                    }
+                    // It has become whole since the hello.
+                    Building::Nothing if self.completed == Some(named) => {
+                        out.push(BackupOutput::Barrier(self.session));
+                        out.push(BackupOutput::CaughtUp(self.floor));
+                    }
+                    _ => return Err(FollowError::OutOfPlace { what: "the rest of a base that is not here" }),
+                }
+                self.link = Link::Following { primary, last_heard: now };
+            }
             Resume::After(after) => {
+                if !matches!(self.building, Building::Nothing) {
+                    return Err(FollowError::OutOfPlace { what: "a resume of half a base" });
+                }
                 let last = self.history.last().index;
                 if after > last {
                     return Err(FollowError::BeyondEnd { after, last });
@@ -412,6 +451,26 @@ impl Backup {
         Ok(())
     }
 
+    /// Others' bases come first.
+    pub fn handle_waiting(
+        &mut self,
+        now: Duration,
+        waiting: Waiting,
+        out: &mut Vec<BackupOutput>,
+    ) -> Result<(), FollowError> {
+        self.check_epoch(waiting.epoch)?;
+        let Link::AwaitingBase { last_heard, place, .. } = &mut self.link else {
+            return Err(FollowError::OutOfPlace { what: "a place in the line" });
+        };
+        (*last_heard, *place) = (now, waiting.place);
+        if self.epoch_is_durable {
+            // It says that this replica lives, and nothing of its log, which the base will replace.
+            let (durable, received) = (Index(0), Index(0));
+            out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
+        }
+        Ok(())
+    }
+
     /// The topology as of the sync point: from here on the old log is kept, unused, until the new one is whole.
     pub fn handle_base(&mut self, now: Duration, base: Base, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
         let Link::AwaitingBase { primary, .. } = &self.link else {
@@ -430,21 +489,10 @@ impl Backup {
         self.first = sync_point.index.next();
         (self.committed, self.applied, self.floor) = (sync_point.index, sync_point.index, sync_point.index);
         self.durable = Index(0);
+        self.session += 1; // what the journal still reports of the old log says nothing of the new one
         self.pending.clear();
-        let progress = CatchUpProgress {
-            queues: base.queues.len() as u64,
-            bytes: base.queues.iter().map(|queue| queue.bytes).sum(),
-            ..CatchUpProgress::default()
-        };
-        self.catch_up = Some(CatchUp {
-            sync_id: base.sync_id,
-            sync_point,
-            waiting: base.queues.into(),
-            fetching: Vec::new(),
-            progress,
-            last_progress: now,
-            completing: false,
-        });
+        self.building = Building::Base(Box::new(CatchUp::new(now, self.known_epoch, &base)));
+        self.completed = None;
         self.link = Link::Following { primary, last_heard: now };
         out.push(BackupOutput::BeginBase);
         out.push(BackupOutput::Append(self.session, base.frames.clone()));
@@ -459,21 +507,18 @@ impl Backup {
         backlog: Backlog,
         out: &mut Vec<BackupOutput>,
     ) -> Result<(), FollowError> {
-        let Backlog { sync_id, queue, as_of, mut frames, done } = backlog;
-        let Some(catch_up) = self.catch_up.as_mut().filter(|catch_up| catch_up.sync_id == sync_id) else {
+        let Building::Base(catch_up) = &mut self.building else { return Ok(()) };
+        if catch_up.name().sync_id != backlog.sync_id {
             return Ok(()); // of a catch-up that was given up
-        };
-        let Some(place) = catch_up.fetching.iter().position(|fetch| fetch.queue == queue) else {
-            return Err(FollowError::OutOfPlace { what: "a backlog nobody asked for" });
-        };
-        catch_up.last_progress = now;
-        catch_up.progress.bytes_done += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
+        }
+        if !catch_up.take(now, &backlog) {
+            return Err(FollowError::OutOfPlace { what: "a part of a backlog" });
+        }
+        let Backlog { queue, as_of, mut frames, done, .. } = backlog;
         self.floor = self.floor.max(as_of);
         if done {
-            catch_up.fetching.swap_remove(place);
-            catch_up.progress.queues_done += 1;
             let piece = BasePiece::QueueDone { queue };
-            frames.push(Frame::base(catch_up.sync_point, self.committed, &piece, &mut BytesMut::new()));
+            frames.push(Frame::base(catch_up.sync_point(), self.committed, &piece, &mut BytesMut::new()));
         }
         out.push(BackupOutput::Append(self.session, frames.clone()));
         out.push(BackupOutput::ApplyBase(frames));
@@ -483,10 +528,15 @@ impl Backup {
 
     /// The journal has made everything of this session up to `index` durable.
     pub fn handle_durable(&mut self, session: Session, index: Index, out: &mut Vec<BackupOutput>) {
-        if session != self.session || !matches!(self.link, Link::Following { .. }) {
+        if session != self.session {
             return;
         }
-        self.epoch_is_durable = true;
+        match self.link {
+            Link::Following { .. } => self.epoch_is_durable = true,
+            // Of the log that the base will replace: its own end is of no interest any more.
+            Link::AwaitingBase { .. } => return self.epoch_is_durable = true,
+            Link::Down { .. } | Link::Greeting { .. } => return,
+        }
         self.durable = self.durable.max(index).min(self.history.last().index);
         let (durable, received) = (self.durable, self.history.last().index);
         out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
@@ -494,9 +544,14 @@ impl Backup {
 
     /// The new log has taken the old one's place.
     pub fn handle_base_completed(&mut self, session: Session, out: &mut Vec<BackupOutput>) {
-        if session == self.session && self.catch_up.as_ref().is_some_and(|catch_up| catch_up.completing) {
-            self.catch_up = None;
-            self.damaged = false;
+        let Building::Base(catch_up) = &self.building else { return };
+        if catch_up.completing() != Some(session) {
+            return;
+        }
+        self.completed = Some(catch_up.name());
+        self.building = Building::Nothing;
+        self.damaged = false;
+        if let Link::Following { .. } = self.link {
             out.push(BackupOutput::CaughtUp(self.floor));
         }
     }
@@ -508,7 +563,7 @@ impl Backup {
 
     /// A checkpoint has come into force: the log begins with `first` now, and cannot be cut below `floor`.
     pub fn handle_log_start(&mut self, first: Index, floor: Index) {
-        if self.catch_up.is_some() {
+        if !matches!(self.building, Building::Nothing) {
             return; // it is the old log's, which the one that is being filled will replace
         }
         self.first = first;
@@ -527,12 +582,16 @@ impl Backup {
             self.handle_disconnected(last_heard, false, out); // lost since it was last heard, not since it was missed
             return;
         }
-        let stuck = self.catch_up.as_ref().is_some_and(|catch_up| {
-            !catch_up.fetching.is_empty() && now.saturating_sub(catch_up.last_progress) >= timeout * STUCK_TIMEOUTS
-        });
-        if stuck {
+        let Building::Base(catch_up) = &self.building else { return };
+        if catch_up.is_stuck(now, (timeout * STUCK_TIMEOUTS).max(STUCK_AT_LEAST)) {
             out.push(BackupOutput::Close("the catch-up stands still: it is begun anew".into()));
+            self.building = Building::Remains;
             self.handle_disconnected(now, true, out);
+        } else if let Link::Down { .. } = self.link
+            && catch_up.parted().is_some_and(|since| now.saturating_sub(since) >= timeout * KEPT_TIMEOUTS)
+        {
+            self.building = Building::Remains;
+            out.push(BackupOutput::Recover);
         }
     }
 
@@ -548,7 +607,7 @@ impl Backup {
         version: ClusterVersion,
         out: &mut Vec<BackupOutput>,
     ) -> Result<(History, Index), FollowError> {
-        if self.catch_up.is_some() {
+        if !matches!(self.building, Building::Nothing) {
             return Err(FollowError::OutOfPlace { what: "an election of a store that is catching up" });
         }
         if epoch <= self.history.last().epoch && !is_broken(Variant::ResumeOldRole) {
@@ -573,19 +632,16 @@ impl Backup {
     }
 
     fn fetch_next(&mut self, out: &mut Vec<BackupOutput>) {
-        let Some(catch_up) = &mut self.catch_up else { return };
-        while catch_up.fetching.len() < PARALLEL_FETCHES
-            && let Some(next) = catch_up.waiting.pop_front()
-        {
-            catch_up.fetching.push(next);
-            let (epoch, sync_id) = (self.known_epoch, catch_up.sync_id);
-            out.push(BackupOutput::Fetch { epoch, sync_id, queue: next.queue });
+        let Building::Base(catch_up) = &mut self.building else { return };
+        let (epoch, sync_id) = (self.known_epoch, catch_up.name().sync_id);
+        while let Some((queue, from)) = catch_up.fetch_next() {
+            out.push(BackupOutput::Fetch { epoch, sync_id, queue, from });
         }
         let reached = self.history.last().index >= self.floor; // what the base shows effects of
-        if catch_up.fetching.is_empty() && !catch_up.completing && reached {
-            catch_up.completing = true;
+        if catch_up.has_all() && catch_up.completing().is_none() && reached {
+            catch_up.complete_under(self.session);
             let piece = BasePiece::End { floor: self.floor };
-            let end = vec![Frame::base(catch_up.sync_point, self.committed, &piece, &mut BytesMut::new())];
+            let end = vec![Frame::base(catch_up.sync_point(), self.committed, &piece, &mut BytesMut::new())];
             out.push(BackupOutput::Append(self.session, end.clone()));
             out.push(BackupOutput::ApplyBase(end));
             out.push(BackupOutput::CompleteBase(self.session));

@@ -8,6 +8,7 @@
 //! The rules are those of ARCHITECTURE.md, "The eight rules"; each is cited where it is kept.
 
 mod backup;
+mod catch_up;
 mod commit;
 mod history;
 mod keeper;
@@ -15,11 +16,13 @@ mod message;
 mod primary;
 mod recent;
 
-pub use backup::{Backup, BackupConfig, BackupOutput, CatchUpProgress, FollowError, RecoveredLog, Session};
+pub use backup::{Backup, BackupConfig, BackupOutput, FollowError, RecoveredLog, Session};
+pub use catch_up::CatchUpProgress;
 pub use commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
 pub use history::History;
 pub use keeper::{KeeperOutput, LeaseAnswer, LeaseKeeper, LeaseRequest};
 pub use message::{
-    Acknowledge, Backlog, BacklogQueue, Base, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId, Welcome,
+    Acknowledge, Backlog, BacklogQueue, Base, HalfBase, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId,
+    Waiting, Welcome,
 };
-pub use primary::{FollowerStatus, Hold, Primary, PrimaryConfig, PrimaryOutput, StreamId};
+pub use primary::{FollowerCatchUp, FollowerStatus, Hold, Primary, PrimaryConfig, PrimaryOutput, StreamId};

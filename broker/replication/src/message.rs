@@ -1,7 +1,7 @@
 //! What primary and backup say to each other, as domain values. Their gRPC form is the shell's business.
 
 use understudy_record::version::{ClusterVersion, VersionRange};
-use understudy_record::{Epoch, Frame, Identity, Index, Position, QueueId};
+use understudy_record::{BacklogCursor, Epoch, Frame, Identity, Index, Position, QueueId};
 
 use crate::history::History;
 
@@ -20,6 +20,15 @@ pub struct Hello {
     pub clean: bool,
     /// The cluster's versions that its build knows.
     pub knows: VersionRange,
+    /// The base that is not whole, if it may go on: `history` and `first` are then of the log that is being filled.
+    pub half_base: Option<HalfBase>,
+}
+
+/// A base that a break of the connection has left unfinished. An epoch has one primary, one process: the two numbers name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HalfBase {
+    pub epoch: Epoch,
+    pub sync_id: SyncId,
 }
 
 /// From the backup, as its journal goes on.
@@ -38,6 +47,7 @@ pub enum PrimaryMessage {
     Base(Base),
     /// The cluster's version is this from here on: records that it brought may follow.
     Version(ClusterVersion),
+    Waiting(Waiting),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -53,8 +63,19 @@ pub struct Welcome {
 pub enum Resume {
     /// Cut the log after this index; the records that follow come next.
     After(Index),
-    /// A base comes next.
+    /// A base comes next, at once or after those of others.
     Base,
+    /// The base that the hello named goes on: the records after the hello's last one come next, and the backlog is to be
+    /// fetched from where it was left.
+    SameBase(SyncId),
+}
+
+/// Others' bases come first: a heartbeat for who waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Waiting {
+    pub epoch: Epoch,
+    /// 1: the next.
+    pub place: u64,
 }
 
 /// The log from one index on. No frames: a heartbeat.
@@ -94,13 +115,19 @@ pub struct BacklogQueue {
 }
 
 /// A part of one queue's backlog, newest message first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Backlog {
     pub sync_id: SyncId,
     pub queue: QueueId,
+    /// Where it goes on, and where the next one will.
+    pub from: BacklogCursor,
+    pub next: BacklogCursor,
     /// It shows effects of records up to there.
     pub as_of: Index,
     pub frames: Vec<Frame>,
+    /// What it holds, counted as [`BacklogQueue`] counts.
+    pub messages: u64,
+    pub bytes: u64,
     /// Nothing of the queue is left.
     pub done: bool,
 }

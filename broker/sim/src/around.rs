@@ -93,7 +93,7 @@ impl Surroundings for SimAround {
         self.shelf().acts.push(Act::HangUp);
     }
 
-    fn read_log(&mut self, stream: StreamId, from: Index) {
+    fn read_log(&mut self, stream: StreamId, from: Index, _: bool) {
         self.shelf().acts.push(Act::ReadLog(stream, from));
     }
 

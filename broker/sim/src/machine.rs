@@ -142,6 +142,7 @@ impl Machine {
         let identity = Identity { name: self.name.clone(), store: journal.store_id(), process: ProcessId(key) };
         self.store = Some(identity.store);
         let config = NodeConfig {
+            max_catch_ups: plan.max_catch_ups,
             replicas: (0..plan.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
             replicate: Replicate::All,
             scrub_interval: plan.scrub_interval,

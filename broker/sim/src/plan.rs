@@ -75,6 +75,7 @@ pub struct Plan {
     pub(crate) checkpoint_bytes: u64,
     pub(crate) resume_records: u64,
     pub(crate) scrub_interval: Duration,
+    pub(crate) max_catch_ups: usize,
     /// Of ten answers of the API server, so many are lost.
     pub(crate) lost_answers: u32,
     /// How long a watch may lag, at most.
@@ -113,6 +114,7 @@ impl Plan {
             memory_budget: *[0, 20_000, 1 << 30].choose(rng).unwrap_or(&0),
             checkpoint_bytes: *[8_000, 40_000, 1 << 30].choose(rng).unwrap_or(&40_000),
             resume_records: *[0, 20, 1_000_000].choose(rng).unwrap_or(&20),
+            max_catch_ups: rng.random_range(1..=2),
             scrub_interval: millis(*[0, 500, 3000].choose(rng).unwrap_or(&500)),
             lost_answers: *[0, 0, 1, 3].choose(rng).unwrap_or(&0),
             watch_lag: millis(*[20, 200, 3000].choose(rng).unwrap_or(&20)),

@@ -10,8 +10,8 @@ use understudy_node::{
     BacklogReply, BacklogRequest, Brakes, ChunkToSend, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent,
     LeaseEvent, Order, READ_BYTES, RoleStatus, Target, ToPrimary, UpstreamEvent, read_messages,
 };
-use understudy_record::{Epoch, Index, QueueId, ReplicaName, StoreId};
-use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, Resume, StreamId, SyncId};
+use understudy_record::{Epoch, Index, ReplicaName, StoreId};
+use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, Resume, StreamId};
 
 use crate::api::Api;
 use crate::around::Act;
@@ -786,7 +786,9 @@ impl World {
             ToPrimary::Acknowledge(ack, _) => FollowerEvent::Acknowledge(ack),
             ToPrimary::CaughtUp(floor) => FollowerEvent::CaughtUp(floor),
             ToPrimary::Leaving(reason, _) => FollowerEvent::Leaving(reason),
-            ToPrimary::Fetch { epoch, sync_id, queue } => return self.begin_fetch(place, id, epoch, sync_id, queue),
+            ToPrimary::Fetch { epoch, sync_id, queue, from } => {
+                return self.begin_fetch(place, Fetch { link: id, epoch, sync_id, queue, from });
+            }
         };
         self.turn(place, |process| process.node.handle(Event::Follower(StreamId(id), event)))
     }
@@ -806,17 +808,9 @@ impl World {
 
     // A queue's backlog, chunk by chunk.
 
-    fn begin_fetch(
-        &mut self,
-        place: Place,
-        link: u64,
-        epoch: Epoch,
-        sync_id: SyncId,
-        queue: QueueId,
-    ) -> Result<(), String> {
+    fn begin_fetch(&mut self, place: Place, fetch: Fetch) -> Result<(), String> {
         let id = self.network.number();
-        let from = understudy_core::BacklogCursor::START;
-        self.network.fetches.insert(id, Fetch { link, epoch, sync_id, queue, from });
+        self.network.fetches.insert(id, fetch);
         self.ask_for_chunk(place, id)
     }
 
@@ -854,11 +848,14 @@ impl World {
             let at = self.network.arrival(place.machine, link.follower.machine, now, delay);
             let (follower, link) = (link.follower, self.network.fetches[&id].link);
             let what = match answer {
-                Ok(BacklogReply { as_of, frames, next, done }) => {
+                Ok(BacklogReply { as_of, frames, messages, bytes, next, done }) => {
                     let Some(fetch) = self.network.fetches.get_mut(&id) else { continue };
-                    fetch.from = next;
+                    let from = std::mem::replace(&mut fetch.from, next);
                     let (sync_id, queue) = (fetch.sync_id, fetch.queue);
-                    ForProcess::Backlog(id, Box::new(Backlog { sync_id, queue, as_of, frames, done }))
+                    ForProcess::Backlog(
+                        id,
+                        Box::new(Backlog { sync_id, queue, as_of, frames, messages, bytes, from, next, done }),
+                    )
                 }
                 Err(reason) => ForProcess::FetchFailed(link, reason),
             };

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use tonic::Status as RpcStatus;
 use understudy_proto::{self as wire, wire_identity};
 use understudy_record::version::{ClusterVersion, VersionRange};
-use understudy_record::{Epoch, Frame, Identity, Index, Member, Position, QueueId, ReplicaName, Rope};
+use understudy_record::{BacklogCursor, Epoch, Frame, Identity, Index, Member, Position, QueueId, ReplicaName, Rope};
 use understudy_replication::{
-    Acknowledge, BacklogQueue, Base, CatchUpProgress, Hello, History, PrimaryMessage, Records, Refusal, Resume, SyncId,
-    Welcome,
+    Acknowledge, BacklogQueue, Base, CatchUpProgress, FollowerCatchUp, HalfBase, Hello, History, PrimaryMessage,
+    Records, Refusal, Resume, SyncId, Waiting, Welcome,
 };
 
-use understudy_node::{NodeStatus, RoleStatus, ToPrimary};
+use understudy_node::{BacklogReply, NodeStatus, RoleStatus, ToPrimary};
 
 /// A message says something that no peer of this version says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +100,7 @@ fn hello_to_wire(hello: &Hello, cluster: &str) -> wire::Hello {
         clean: hello.clean,
         first: hello.first.0,
         inconsistent_at: 0,
+        half_base: hello.half_base.map(|half| wire::HalfBase { epoch: half.epoch.0, sync_id: half.sync_id.0 }),
     }
 }
 
@@ -123,6 +124,7 @@ pub(super) fn hello(from: wire::Hello, cluster: &str) -> Result<Hello, ConvertEr
             oldest: ClusterVersion::said(from.min_version),
             newest: ClusterVersion::said(from.max_version),
         },
+        half_base: from.half_base.map(|half| HalfBase { epoch: Epoch(half.epoch), sync_id: SyncId(half.sync_id) }),
     })
 }
 
@@ -139,7 +141,11 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
             primary: Some(wire_identity(&welcome.primary)),
             resume_after: match welcome.resume {
                 Resume::After(index) => Some(index.0),
-                Resume::Base => None,
+                Resume::Base | Resume::SameBase(_) => None,
+            },
+            same_base: match welcome.resume {
+                Resume::SameBase(sync_id) => Some(sync_id.0),
+                Resume::Base | Resume::After(_) => None,
             },
         }),
         PrimaryMessage::Records(records) => Message::Records(wire::Records {
@@ -168,6 +174,9 @@ pub(super) fn primary_message_to_wire(message: PrimaryMessage) -> wire::PrimaryM
                 .collect(),
             last: true,
         }),
+        PrimaryMessage::Waiting(waiting) => {
+            Message::Waiting(wire::Waiting { epoch: waiting.epoch.0, place: waiting.place })
+        }
     };
     wire::PrimaryMessage { message: Some(message) }
 }
@@ -179,13 +188,20 @@ pub(super) fn primary_message(from: wire::PrimaryMessage) -> Result<PrimaryMessa
             epoch: Epoch(welcome.epoch),
             primary: identity(welcome.primary.as_ref())?,
             version: ClusterVersion::said(welcome.version),
-            resume: welcome.resume_after.map_or(Resume::Base, |index| Resume::After(Index(index))),
+            resume: match (welcome.resume_after, welcome.same_base) {
+                (Some(index), _) => Resume::After(Index(index)),
+                (None, Some(sync_id)) => Resume::SameBase(SyncId(sync_id)),
+                (None, None) => Resume::Base,
+            },
         }),
         Message::Records(records) => PrimaryMessage::Records(Records {
             epoch: Epoch(records.epoch),
             committed: Index(records.committed),
             frames: frames(records.pieces)?,
         }),
+        Message::Waiting(waiting) => {
+            PrimaryMessage::Waiting(Waiting { epoch: Epoch(waiting.epoch), place: waiting.place })
+        }
         Message::Refusal(refusal) => {
             PrimaryMessage::Refusal(Refusal { epoch: Epoch(refusal.epoch), reason: refusal.reason })
         }
@@ -208,13 +224,49 @@ pub(super) fn primary_message(from: wire::PrimaryMessage) -> Result<PrimaryMessa
     })
 }
 
+pub(super) fn backlog_to_wire(backlog: BacklogReply) -> wire::BacklogChunk {
+    wire::BacklogChunk {
+        as_of: backlog.as_of.0,
+        pieces: frames_to_wire(&backlog.frames),
+        done: backlog.done,
+        next: Some(cursor_to_wire(backlog.next)),
+        messages: backlog.messages,
+        bytes: backlog.bytes,
+    }
+}
+
+pub(super) fn cursor_to_wire(cursor: BacklogCursor) -> wire::BacklogCursor {
+    let (begun, parts) = cursor.begun.map_or((0, 0), |(index, parts)| (index.0, parts as u64));
+    wire::BacklogCursor { before: cursor.before.0, begun, parts, has_begun: cursor.begun.is_some() }
+}
+
+pub(super) fn cursor(from: Option<wire::BacklogCursor>) -> BacklogCursor {
+    let Some(from) = from else { return BacklogCursor::START };
+    let parts = usize::try_from(from.parts).unwrap_or(usize::MAX);
+    BacklogCursor { before: Index(from.before), begun: from.has_begun.then_some((Index(from.begun), parts)) }
+}
+
 fn catch_up_to_wire(progress: CatchUpProgress) -> wire::CatchUp {
     wire::CatchUp {
         queues_done: progress.queues_done,
         queues: progress.queues,
         bytes_done: progress.bytes_done,
         bytes: progress.bytes,
-        ..wire::CatchUp::default()
+        messages_done: progress.messages_done,
+        messages: progress.messages,
+        bytes_per_second: progress.bytes_per_second,
+        remaining_seconds: progress.remaining.map(|remaining| remaining.as_secs()),
+        resumed: progress.resumed,
+        place: progress.place,
+    }
+}
+
+fn follower_catch_up_to_wire(catch_up: FollowerCatchUp) -> wire::CatchUp {
+    match catch_up {
+        FollowerCatchUp::Waiting { place } => wire::CatchUp { place, ..wire::CatchUp::default() },
+        FollowerCatchUp::Running { queues_done, queues } => {
+            wire::CatchUp { queues_done, queues, ..wire::CatchUp::default() }
+        }
     }
 }
 
@@ -287,7 +339,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
                     identity: Some(wire_identity(&follower.identity)),
                     durable: follower.durable.0,
                     in_sync: follower.in_sync,
-                    catch_up: None,
+                    catch_up: follower.catch_up.map(follower_catch_up_to_wire),
                     inconsistencies: disagreed.get(&follower.identity.name).copied().unwrap_or(0),
                 })
                 .collect();

@@ -1,6 +1,7 @@
 //! The other replicas, over gRPC: what is served to them and to the operator, how this one follows, relays and asks.
 //! Wire types end here: everything inside speaks in domain types.
 
+mod bandwidth;
 mod control;
 mod convert;
 mod relay;
@@ -8,6 +9,7 @@ mod replica;
 mod tls;
 mod upstream;
 
+pub(crate) use bandwidth::Bandwidth;
 pub(crate) use control::ControlService;
 pub(crate) use convert::status_to_wire;
 pub(crate) use relay::relay;

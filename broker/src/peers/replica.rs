@@ -8,14 +8,14 @@ use futures::{Stream, StreamExt};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::{ReceiverStream, UnboundedReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
-use understudy_core::BacklogCursor;
 use understudy_proto as wire;
-use understudy_record::{Alarms, Epoch, Index, QueueId};
+use understudy_record::{Alarms, Epoch, Frame, Index, QueueId, ReplicaName};
 use understudy_replication::{StreamId, SyncId};
 
-use super::convert;
+use super::{Bandwidth, convert};
 use crate::amqp::Amqp;
-use understudy_node::{BacklogRequest, Door, Event, FollowerEvent};
+use crate::metrics::Metrics;
+use understudy_node::{BacklogReply, BacklogRequest, Door, Event, FollowerEvent};
 
 /// Backlog chunks on their way to one follower.
 const CHUNKS_IN_FLIGHT: usize = 4;
@@ -25,6 +25,9 @@ pub(crate) struct ReplicaService {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) amqp: Arc<Amqp>,
     pub(crate) door: watch::Receiver<Door>,
+    metrics: Arc<Metrics>,
+    /// For all catch-ups together.
+    catch_ups: Arc<Bandwidth>,
     next_stream: AtomicU64,
 }
 
@@ -34,8 +37,10 @@ impl ReplicaService {
         events: mpsc::Sender<Event>,
         amqp: Arc<Amqp>,
         door: watch::Receiver<Door>,
+        catch_ups: Arc<Bandwidth>,
     ) -> Self {
-        Self { cluster, events, amqp, door, next_stream: AtomicU64::new(1) }
+        let metrics = amqp.metrics.clone();
+        Self { cluster, events, amqp, door, metrics, catch_ups, next_stream: AtomicU64::new(1) }
     }
 }
 
@@ -60,6 +65,7 @@ impl wire::replica_server::Replica for ReplicaService {
         let inconsistent_at = hello.inconsistent_at;
         let hello = convert::hello(hello, &self.cluster)?;
         let follower = hello.follower.name.clone();
+        let sent = self.metrics.sent_to(&hello.follower.name);
         let stream = StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed));
         let (sender, messages) = mpsc::unbounded_channel();
         let events = self.events.clone();
@@ -104,7 +110,10 @@ impl wire::replica_server::Replica for ReplicaService {
             _ = send(&events, stream, FollowerEvent::Closed).await;
         });
         let messages = UnboundedReceiverStream::new(messages);
-        Ok(Response::new(Box::pin(messages.map(|message| Ok(convert::primary_message_to_wire(message))))))
+        Ok(Response::new(Box::pin(messages.map(move |message| {
+            sent.count(&message);
+            Ok(convert::primary_message_to_wire(message))
+        }))))
     }
 
     async fn fetch_queue(
@@ -113,9 +122,11 @@ impl wire::replica_server::Replica for ReplicaService {
     ) -> Result<Response<Self::FetchQueueStream>, Status> {
         let request = request.into_inner();
         let (sender, chunks) = mpsc::channel(CHUNKS_IN_FLIGHT);
-        let events = self.events.clone();
+        let (events, catch_ups) = (self.events.clone(), self.catch_ups.clone());
+        let follower = request.follower.map(|follower| follower.name).unwrap_or_default();
+        let sent = self.metrics.sent_to(&ReplicaName::new(&follower));
         tokio::spawn(async move {
-            let mut from = BacklogCursor::START;
+            let mut from = convert::cursor(request.from);
             loop {
                 let request = BacklogRequest {
                     epoch: Epoch(request.epoch),
@@ -124,11 +135,15 @@ impl wire::replica_server::Replica for ReplicaService {
                     from,
                 };
                 let chunk = fetch_chunk(&events, request).await;
-                let done = chunk.as_ref().map_or(true, |(chunk, _)| chunk.done);
-                if let Ok((_, next)) = &chunk {
-                    from = *next;
+                let done = chunk.as_ref().map_or(true, |chunk| chunk.done);
+                if let Ok(chunk) = &chunk {
+                    from = chunk.next;
+                    let bytes = chunk.frames.iter().map(Frame::len).sum();
+                    catch_ups.pass(bytes).await;
+                    sent.backlog.inc_by(bytes as u64);
                 }
-                if sender.send(chunk.map(|(chunk, _)| chunk)).await.is_err() || done {
+                let chunk = chunk.map(convert::backlog_to_wire);
+                if sender.send(chunk).await.is_err() || done {
                     return;
                 }
             }
@@ -156,14 +171,9 @@ async fn send(events: &mpsc::Sender<Event>, stream: StreamId, event: FollowerEve
     sent.map_err(|_| Status::unavailable("the broker is ending"))
 }
 
-async fn fetch_chunk(
-    events: &mpsc::Sender<Event>,
-    request: BacklogRequest,
-) -> Result<(wire::BacklogChunk, BacklogCursor), Status> {
+async fn fetch_chunk(events: &mpsc::Sender<Event>, request: BacklogRequest) -> Result<BacklogReply, Status> {
     let (reply, answer) = oneshot::channel();
     send(events, StreamId(0), FollowerEvent::Backlog { request, reply }).await?;
     let answer = answer.await.map_err(|_| Status::unavailable("the broker is ending"))?;
-    let chunk = answer.map_err(Status::failed_precondition)?;
-    let pieces = chunk.frames.iter().flat_map(understudy_record::Frame::pieces).cloned().collect();
-    Ok((wire::BacklogChunk { as_of: chunk.as_of.0, pieces, done: chunk.done }, chunk.next))
+    answer.map_err(Status::failed_precondition)
 }

@@ -19,6 +19,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 
+/// Of a connection that brings backlogs: what is on its way of one queue, and of all. Little, so that it stands in nobody's
+/// way in the network; more would only help where the round trip is long.
+const BACKLOG_STREAM_WINDOW_BYTES: u32 = 1 << 20;
+const BACKLOG_CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+
 #[derive(Clone)]
 pub(crate) struct Tls {
     authority: Certificate,
@@ -75,6 +80,13 @@ impl Tls {
             .tcp_nodelay(true)
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES))
+    }
+
+    /// A connection of its own for backlogs, so that no live record waits behind one; dialled when it is first needed.
+    pub(crate) fn backlog_channel(&self, address: &str) -> Result<Channel, tonic::transport::Error> {
+        let endpoint = self.endpoint(address)?;
+        let endpoint = endpoint.initial_stream_window_size(BACKLOG_STREAM_WINDOW_BYTES);
+        Ok(endpoint.initial_connection_window_size(BACKLOG_CONNECTION_WINDOW_BYTES).connect_lazy())
     }
 
     pub(crate) async fn connect(&self, address: &str) -> Result<Channel, tonic::transport::Error> {

@@ -10,12 +10,13 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;
 use understudy_proto as wire;
 use understudy_proto::replica_client::ReplicaClient;
-use understudy_record::{Epoch, Index, QueueId};
+use understudy_record::{BacklogCursor, Epoch, Frame, Index, QueueId};
 use understudy_replication::{Backlog, SyncId};
 
 use super::convert;
 use super::{MAX_MESSAGE_BYTES, Tls};
 use crate::journal_thread::Queued;
+use crate::metrics::ReplicationBytes;
 use understudy_node::{Event, Target, ToPrimary, UpstreamEvent};
 
 /// Of what waits for this replica's disk, in bytes, above which no more of a backlog is taken: a catch-up goes as fast as
@@ -36,6 +37,7 @@ struct UpstreamShared {
     events: mpsc::Sender<Event>,
     /// What waits for this replica's disk.
     queued: Arc<Queued>,
+    received: ReplicationBytes,
 }
 
 impl Upstream {
@@ -45,9 +47,10 @@ impl Upstream {
         tls: Tls,
         events: mpsc::Sender<Event>,
         queued: Arc<Queued>,
+        received: ReplicationBytes,
         runtime: Handle,
     ) -> Self {
-        let shared = Arc::new(UpstreamShared { cluster, me, tls, events, queued });
+        let shared = Arc::new(UpstreamShared { cluster, me, tls, events, queued, received });
         Self { shared, runtime, next_link: 1, task: None }
     }
 
@@ -85,7 +88,11 @@ impl UpstreamShared {
                 return closed(true, format!("{} at {}: {}", target.name, target.address, describe(&error)));
             }
         };
-        let mut client = ReplicaClient::new(channel.clone())
+        let backlogs = match self.tls.backlog_channel(&target.address) {
+            Ok(channel) => channel,
+            Err(error) => return closed(true, format!("{} at {}: {}", target.name, target.address, describe(&error))),
+        };
+        let mut client = ReplicaClient::new(channel)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let (sender, words) = mpsc::unbounded_channel();
@@ -93,8 +100,9 @@ impl UpstreamShared {
         let (me, cluster) = (self.clone(), self.cluster.clone());
         let words = UnboundedReceiverStream::new(words).filter_map(move |word| {
             let wire = match word {
-                ToPrimary::Fetch { epoch, sync_id, queue } => {
-                    tokio::spawn(me.clone().fetch(link, channel.clone(), epoch, sync_id, queue));
+                ToPrimary::Fetch { epoch, sync_id, queue, from } => {
+                    let fetch = Fetch { link, epoch, sync_id, queue };
+                    tokio::spawn(me.clone().fetch(fetch, backlogs.clone(), from));
                     None
                 }
                 word => Some(convert::to_primary_to_wire(word, &cluster)),
@@ -108,7 +116,10 @@ impl UpstreamShared {
         loop {
             match messages.message().await {
                 Ok(Some(message)) => match convert::primary_message(message) {
-                    Ok(message) => self.say(link, UpstreamEvent::Message(message)).await,
+                    Ok(message) => {
+                        self.received.count(&message);
+                        self.say(link, UpstreamEvent::Message(message)).await;
+                    }
                     Err(error) => return closed(true, format!("{} says what cannot be: {error}", target.name)),
                 },
                 Ok(None) => return closed(true, format!("{} ended the stream (epoch {})", target.name, target.epoch)),
@@ -117,46 +128,52 @@ impl UpstreamShared {
         }
     }
 
-    /// One queue's backlog. An error ends the connection: the catch-up is begun anew.
-    async fn fetch(self: Arc<Self>, link: u64, channel: Channel, epoch: Epoch, sync_id: SyncId, queue: QueueId) {
-        if let Err(reason) = self.fetch_all(link, channel, epoch, sync_id, queue).await {
-            let reason = format!("queue {queue} cannot be fetched: {reason}");
-            self.say(link, UpstreamEvent::Closed { reset: true, reason }).await;
+    /// One queue's backlog. An error ends the connection: the catch-up goes on over the next one.
+    async fn fetch(self: Arc<Self>, fetch: Fetch, channel: Channel, from: BacklogCursor) {
+        if let Err(reason) = self.fetch_all(fetch, channel, from).await {
+            let reason = format!("queue {} cannot be fetched: {reason}", fetch.queue);
+            self.say(fetch.link, UpstreamEvent::Closed { reset: true, reason }).await;
         }
     }
 
-    async fn fetch_all(
-        &self,
-        link: u64,
-        channel: Channel,
-        epoch: Epoch,
-        sync_id: SyncId,
-        queue: QueueId,
-    ) -> Result<(), String> {
+    async fn fetch_all(&self, fetch: Fetch, channel: Channel, mut from: BacklogCursor) -> Result<(), String> {
+        let Fetch { link, epoch, sync_id, queue } = fetch;
         let mut client = ReplicaClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         let request = wire::FetchQueueRequest {
             epoch: epoch.0,
             sync_id: sync_id.0,
             queue: queue.0.0,
             follower: Some(wire::wire_identity(&self.me)),
+            from: Some(convert::cursor_to_wire(from)),
         };
         let mut chunks = client.fetch_queue(request).await.map_err(|status| status.message().to_owned())?.into_inner();
         loop {
             let chunk = chunks.message().await.map_err(|status| status.message().to_owned())?;
             let chunk = chunk.ok_or("the primary ended it before its end")?;
             let frames = convert::frames(chunk.pieces).map_err(|error| error.to_string())?;
-            let (as_of, done) = (Index(chunk.as_of), chunk.done);
-            let backlog = Backlog { sync_id, queue, as_of, frames, done };
+            self.received.backlog.inc_by(frames.iter().map(Frame::len).sum::<usize>() as u64);
+            let (as_of, done, next) = (Index(chunk.as_of), chunk.done, convert::cursor(chunk.next));
+            let (messages, bytes) = (chunk.messages, chunk.bytes);
+            let backlog = Backlog { sync_id, queue, from, next, as_of, frames, messages, bytes, done };
+            from = next;
             let (taken, is_taken) = oneshot::channel();
             self.say(link, UpstreamEvent::Backlog(backlog, taken)).await;
-            // Who is gone takes no more: what follows finds out.
-            _ = is_taken.await;
-            self.queued.below(QUEUED_BYTES).await;
-            if done {
+            // Who is gone takes no more.
+            if is_taken.await.is_err() || done {
                 return Ok(());
             }
+            self.queued.below(QUEUED_BYTES).await;
         }
     }
+}
+
+/// What is fetched, and for which connection to the primary.
+#[derive(Clone, Copy)]
+struct Fetch {
+    link: u64,
+    epoch: Epoch,
+    sync_id: SyncId,
+    queue: QueueId,
 }
 
 /// A transport error with its causes: the outermost says nothing.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::harness::{Client, Cluster, Load, drain_numbers};
+use crate::harness::{Client, Cluster, Load, await_some, await_true, drain_numbers};
 
 #[test]
 fn a_backup_whose_disk_was_lost_catches_up_under_load_and_has_everything() {
@@ -91,4 +91,95 @@ fn a_message_of_20_mb_is_on_every_replica_also_through_a_catch_up() {
     let mut client = Client::guest(cluster.brokers[backup].amqp());
     let got = client.get("large", true).expect("it is there");
     assert!(got.body.to_contiguous() == body, "{} octets came", got.body.len());
+}
+
+const QUEUES: [&str; 4] = ["a", "b", "c", "d"];
+
+/// Of each queue in the tests below: four megabytes together, with which a catch-up at a megabyte a second takes a while.
+const MESSAGES: usize = 64;
+const MESSAGE_BYTES: usize = 16 << 10;
+
+fn slow_catch_ups() -> Cluster {
+    let cluster = Cluster::start_with(|settings| settings.extra.push("--catch-up-bandwidth=1048576".into()));
+    let mut client = cluster.client();
+    client.select_confirms();
+    for queue in QUEUES {
+        client.declare(queue).unwrap();
+        (0..MESSAGES).for_each(|number| client.publish(queue, format!("{number:0>MESSAGE_BYTES$}")));
+    }
+    client.await_confirms().unwrap();
+    cluster
+}
+
+fn drain(client: &mut Client, queue: &str) -> Vec<usize> {
+    let mut numbers = Vec::new();
+    while let Some(message) = client.get(queue, true) {
+        numbers.push(String::from_utf8_lossy(&message.body.to_contiguous()).parse().unwrap());
+    }
+    numbers
+}
+
+#[test]
+fn a_catch_up_that_was_interrupted_goes_on_where_it_was() {
+    let mut cluster = slow_catch_ups();
+    let ([backup, other], primary) = (cluster.backups(), cluster.primary());
+    cluster.brokers[backup].kill();
+    std::fs::remove_dir_all(&cluster.brokers[backup].settings.data).unwrap();
+    cluster.brokers[backup].restart();
+    await_true("part of it is there", || {
+        cluster.brokers[backup].metric("catch_up_messages_done").is_some_and(|n| n > 0)
+    });
+    cluster.brokers[backup].freeze();
+    cluster.brokers[primary].await_log("closing a follower's stream: silent");
+
+    // Meanwhile: what was fetched is consumed, what was not is purged, a queue goes and another comes.
+    let mut client = cluster.client();
+    client.select_confirms();
+    (0..10).for_each(|number| assert_eq!(drain_one(&mut client, "a"), Some(number)));
+    client.purge("b").unwrap();
+    client.delete("c").unwrap();
+    client.declare("e").unwrap();
+    client.publish_confirmed("b", "1000").unwrap();
+    client.publish_confirmed("e", "2000").unwrap();
+    cluster.brokers[backup].thaw();
+    cluster.await_all_in_sync();
+    let log = cluster.brokers[backup].log();
+    assert!(log.contains("resume=SameBase"), "it started over:\n{log}");
+    let received = cluster.brokers[backup].metric("replication_received_bytes_total{kind=\"backlog\"}").unwrap();
+    let whole = QUEUES.len() * MESSAGES * (MESSAGE_BYTES + 200);
+    assert!(received <= whole as u64, "{received} bytes of backlog came, where {whole} were there");
+
+    cluster.brokers[other].kill();
+    cluster.await_set(&[primary, backup]);
+    cluster.brokers[primary].kill();
+    assert_eq!(cluster.await_other_primary(primary), backup);
+    let mut client = Client::guest(cluster.brokers[backup].amqp());
+    assert_eq!(drain(&mut client, "a"), (10..MESSAGES).collect::<Vec<_>>());
+    assert_eq!(drain(&mut client, "b"), [1000]);
+    assert_eq!(drain(&mut client, "d"), (0..MESSAGES).collect::<Vec<_>>());
+    assert_eq!(drain(&mut client, "e"), [2000]);
+    assert_eq!(client.declare("c").unwrap().message_count, 0);
+}
+
+fn drain_one(client: &mut Client, queue: &str) -> Option<usize> {
+    client.get(queue, true).map(|message| String::from_utf8_lossy(&message.body.to_contiguous()).parse().unwrap())
+}
+
+#[test]
+fn replicas_that_start_over_take_turns() {
+    let mut cluster = slow_catch_ups();
+    let ([one, other], primary) = (cluster.backups(), cluster.primary());
+    for backup in [one, other] {
+        cluster.brokers[backup].kill();
+        std::fs::remove_dir_all(&cluster.brokers[backup].settings.data).unwrap();
+    }
+    cluster.await_set(&[primary]);
+    [one, other].into_iter().for_each(|backup| cluster.brokers[backup].restart());
+    let waits = |at: usize| cluster.brokers[at].metric("catch_up_place") == Some(1);
+    let waiting = await_some("one waits", || [one, other].into_iter().find(|at| waits(*at)));
+    assert!(!cluster.brokers[waiting].is_ready());
+    let first = one + other - waiting;
+    assert_eq!(cluster.brokers[first].metric("catch_up_queues"), Some(QUEUES.len() as u64));
+    cluster.await_set(&[primary, first]);
+    cluster.await_all_in_sync();
 }

@@ -6,6 +6,7 @@
 mod hold;
 mod membership;
 mod streams;
+mod syncs;
 mod versions;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,6 +22,8 @@ use crate::message::{Acknowledge, BacklogQueue, Base, Hello, PrimaryMessage, Res
 use crate::recent::Recent;
 
 pub use hold::Hold;
+pub use syncs::FollowerCatchUp;
+pub(crate) use syncs::KEPT_TIMEOUTS;
 
 /// One message of records, in bytes: large enough that its overhead is nothing, small enough to leave at once.
 const BATCH_BYTES: usize = 512 << 10;
@@ -54,6 +57,8 @@ pub struct PrimaryConfig {
     pub knows: VersionRange,
     /// The cluster's, by the Lease that elected it, or by its own store if that has heard of a higher one.
     pub version: ClusterVersion,
+    /// Followers that fill a base at the same time, at most; one that goes on after a break does not wait. At least 1.
+    pub max_catch_ups: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub enum PrimaryOutput {
     ReadLog(StreamId, Index),
     /// Take the topology as it is at this very moment and answer with [`Primary::send_base`].
     TakeBase(StreamId, SyncId),
+    /// Nothing more of this catch-up's backlog will be fetched: what was kept for it may go.
+    EndSync(SyncId),
     /// Write this set to the Lease; [`Primary::handle_outcome`] takes the outcome, once it is known.
     ProposeSet(InSyncSet),
     /// A new set is in force: record it in the log (rule 7).
@@ -88,7 +95,10 @@ pub struct FollowerStatus {
     pub identity: Identity,
     pub durable: Index,
     pub in_sync: bool,
+    /// Its log is not whole yet.
     pub catching_up: bool,
+    /// From a sync point.
+    pub catch_up: Option<FollowerCatchUp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -102,6 +112,8 @@ struct Follower {
     reading: bool,
     /// Its base has not been sent: no record goes to it before.
     awaits_base: bool,
+    /// The log's end when it came: up to there it lacks what has accumulated, from there on it follows live traffic.
+    backlog_to: Index,
     /// How far it must have come to join; unknown while its base is not whole.
     floor: Option<Index>,
     last_heard: Duration,
@@ -142,7 +154,7 @@ pub struct Primary {
     early: BTreeMap<StreamId, (Hello, u64)>,
     /// Members without a live stream.
     lost: BTreeMap<Member, Lost>,
-    next_sync: u64,
+    syncs: syncs::Syncs,
     awaiting_since: Duration,
     /// A member should have left the set since then, and the Lease has not been changed.
     isolated_since: Option<Duration>,
@@ -185,7 +197,7 @@ impl Primary {
             epoch_is_durable: false,
             early: BTreeMap::new(),
             lost,
-            next_sync: 1,
+            syncs: syncs::Syncs::default(),
             awaiting_since: now,
             isolated_since: None,
             serving: true,
@@ -228,7 +240,8 @@ impl Primary {
             streams.any(|other| other.member.name == member.name && other.member != *member)
         };
         let known = self.commit.known().filter(|(member, _)| absent && **member != self.member && !replaced(member));
-        streams.chain(known.map(|(_, durable)| durable.next())).min().unwrap_or(Index(u64::MAX))
+        let catch_ups = self.syncs.missing_from(absent);
+        streams.chain(known.map(|(_, durable)| durable.next())).chain(catch_ups).min().unwrap_or(Index(u64::MAX))
     }
 
     /// A checkpoint has come into force: the own journal begins with `first` now.
@@ -282,12 +295,21 @@ impl Primary {
         Some(Hold::WaitingFor { member: slowest.clone(), lost: false })
     }
 
+    /// What the follower is about to read from the log is what it lacked when it came, and nobody's confirm waits for it: the
+    /// bandwidth of catch-ups is what it may take.
+    pub fn reads_backlog(&self, stream: StreamId) -> bool {
+        self.followers.get(&stream).is_some_and(|follower| {
+            follower.next <= follower.backlog_to && !self.commit.counted().any(|member| *member == follower.member)
+        })
+    }
+
     pub fn followers(&self) -> impl Iterator<Item = FollowerStatus> + '_ {
-        self.followers.values().map(|follower| FollowerStatus {
+        self.followers.iter().map(|(stream, follower)| FollowerStatus {
             identity: follower.identity.clone(),
             durable: self.commit.durable_on(&follower.member),
             in_sync: self.in_force().contains(&follower.member),
             catching_up: follower.floor.is_none(),
+            catch_up: self.syncs.status(*stream),
         })
     }
 
@@ -377,13 +399,13 @@ impl Primary {
             );
             return;
         }
-        let resume = possible && cheap;
-        let welcome = Welcome {
-            epoch: self.epoch,
-            primary: self.config.me.clone(),
-            version: self.version,
-            resume: if resume { Resume::After(common) } else { Resume::Base },
+        let same_base = if counted { None } else { self.resume_sync(now, stream, hello, common, out) };
+        let resume = match same_base {
+            Some(sync_id) => Resume::SameBase(sync_id),
+            None if possible && cheap => Resume::After(common),
+            None => Resume::Base,
         };
+        let welcome = Welcome { epoch: self.epoch, primary: self.config.me.clone(), version: self.version, resume };
         out.push(PrimaryOutput::Send(stream, PrimaryMessage::Welcome(welcome)));
         self.lost.remove(&member);
         let follower = Follower {
@@ -392,8 +414,9 @@ impl Primary {
             knows: hello.knows,
             next: common.next(),
             reading: false,
-            awaits_base: !resume,
-            floor: resume.then_some(hello.floor),
+            awaits_base: resume == Resume::Base,
+            backlog_to: self.last().index,
+            floor: matches!(resume, Resume::After(_)).then_some(hello.floor),
             last_heard: now,
             last_progress: now,
             last_sent: now,
@@ -401,12 +424,9 @@ impl Primary {
             in_flight_bytes: 0,
         };
         self.followers.insert(stream, follower);
-        if resume {
-            self.pump(now, stream, out);
-        } else {
-            let sync_id = SyncId(self.next_sync);
-            self.next_sync += 1;
-            out.push(PrimaryOutput::TakeBase(stream, sync_id));
+        match resume {
+            Resume::Base => self.enter_line(now, stream, out),
+            Resume::After(_) | Resume::SameBase(_) => self.pump(now, stream, out),
         }
     }
 
@@ -422,8 +442,12 @@ impl Primary {
         out: &mut Vec<PrimaryOutput>,
     ) {
         let sync_point = self.last();
+        if !self.begin_sync(now, stream, sync_id, sync_point.index, &queues) {
+            return;
+        }
         let Some(follower) = self.followers.get_mut(&stream) else { return };
         follower.next = sync_point.index.next();
+        follower.backlog_to = sync_point.index;
         follower.awaits_base = false;
         let base = Base { epoch: self.epoch, sync_id, sync_point, frames, queues };
         out.push(PrimaryOutput::Send(stream, PrimaryMessage::Base(base)));
@@ -461,15 +485,18 @@ impl Primary {
             let safe = if self.config.replicated_only { ack.received } else { ack.durable };
             self.commit.handle_durable(ack.epoch, &follower.member, safe);
         }
+        self.note_received(now, stream, ack.received);
         self.pump(now, stream, out);
         self.advance(now, out);
     }
 
     /// The follower's base is whole; it may join once it holds everything up to `floor`.
     pub fn handle_caught_up(&mut self, now: Duration, stream: StreamId, floor: Index, out: &mut Vec<PrimaryOutput>) {
-        if let Some(follower) = self.followers.get_mut(&stream) {
+        if let Some(follower) = self.followers.get_mut(&stream).filter(|follower| !follower.awaits_base) {
             follower.last_heard = now;
             follower.floor = Some(floor);
+            self.end_sync_of(stream, out);
+            self.take_next_base(now, out);
         }
         self.advance(now, out);
     }
@@ -478,6 +505,7 @@ impl Primary {
     pub fn handle_leaving(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
         if let Some(follower) = self.followers.remove(&stream) {
             self.mark_lost(now, follower.member, Duration::ZERO);
+            self.end_sync_of(stream, out);
         }
         self.handle_timeout(now, out);
     }
@@ -485,6 +513,7 @@ impl Primary {
     pub fn handle_stream_closed(&mut self, now: Duration, stream: StreamId, out: &mut Vec<PrimaryOutput>) {
         self.early.remove(&stream);
         if let Some(follower) = self.followers.remove(&stream) {
+            self.part_sync(now, stream, out);
             self.mark_lost(now, follower.member, self.reset_grace());
         }
         self.advance(now, out);
@@ -551,6 +580,7 @@ impl Primary {
     /// To be called every few milliseconds: heartbeats, silence, members that should leave the set.
     pub fn handle_timeout(&mut self, now: Duration, out: &mut Vec<PrimaryOutput>) {
         self.close_silent(now, out);
+        self.watch_syncs(now, out);
         self.pump_all(now, out);
         self.send_heartbeats(now, out);
         self.shrink(now, out);

@@ -95,6 +95,7 @@ impl Primary {
     pub(super) fn close(&mut self, now: Duration, stream: StreamId, reason: &str, out: &mut Vec<PrimaryOutput>) {
         out.push(PrimaryOutput::Close(stream, reason.into()));
         if let Some(follower) = self.followers.remove(&stream) {
+            self.part_sync(now, stream, out);
             self.mark_lost(now, follower.member, self.reset_grace());
         }
     }

@@ -3,10 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "the simulation makes the frames it reads")]
 
+mod catch_up;
 mod forced;
 mod mended;
 mod node;
 mod scenarios;
 mod store;
+mod turns;
 mod versions;
 mod world;

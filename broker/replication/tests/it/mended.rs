@@ -28,6 +28,7 @@ fn config(replicated_only: bool) -> PrimaryConfig {
         resume_records: 50,
         knows: VersionRange::OWN,
         version: ClusterVersion::FIRST,
+        max_catch_ups: 1,
     }
 }
 fn frame(index: u64, bytes: usize, committed: u64) -> Frame {
@@ -47,8 +48,16 @@ fn frame(index: u64, bytes: usize, committed: u64) -> Frame {
     )
 }
 fn hello(n: u64, process: u64, history: History) -> Hello {
-    let (first, floor, knows) = (Index(1), Index(0), VersionRange::OWN);
-    Hello { follower: id(n, process), epoch: Epoch(1), history, first, floor, clean: true, knows }
+    Hello {
+        follower: id(n, process),
+        epoch: Epoch(1),
+        history,
+        first: Index(1),
+        floor: Index(0),
+        clean: true,
+        half_base: None,
+        knows: VersionRange::OWN,
+    }
 }
 fn pair() -> (Primary, Vec<PrimaryOutput>) {
     let mut p = Primary::new(at(0), config(false), Epoch(1), History::default(), Index(1), set(&[1, 2, 3], false));
@@ -256,7 +265,17 @@ fn a_base_is_completed_only_when_the_log_reaches_what_it_shows() {
     // The chunk shows record 9's effect; the live stream has not brought 6 to 9 yet.
     b.handle_backlog(
         at(2),
-        Backlog { sync_id: SyncId(1), queue: QueueId(Index(2)), as_of: Index(9), frames: vec![], done: true },
+        Backlog {
+            sync_id: SyncId(1),
+            queue: QueueId(Index(2)),
+            from: BacklogCursor::START,
+            next: Index(2).into(),
+            as_of: Index(9),
+            frames: vec![],
+            messages: 0,
+            bytes: 0,
+            done: true,
+        },
         &mut out,
     )
     .unwrap();

@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use understudy_election::{Lease, Version};
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{
-    BasePiece, Body, Epoch, Frame, Identity, Index, Message, Position, ProcessId, QueueId, Record, ReplicaName,
-    ShortStr,
+    BacklogCursor, BasePiece, Body, Epoch, Frame, Identity, Index, Message, Position, ProcessId, QueueId, Record,
+    ReplicaName, ShortStr,
 };
 use understudy_replication::{
     Acknowledge, Backlog, BacklogQueue, Backup, BackupConfig, BackupOutput, Hello, KeeperOutput, LeaseKeeper,
@@ -24,21 +24,20 @@ pub(crate) const BACKUP_TIMEOUT: Duration = Duration::from_secs(2);
 const QUEUE: QueueId = QueueId(Index(1));
 
 /// A chunk of the backlog: small, so that much happens between two.
-const CHUNK: usize = 40;
+const CHUNK: usize = 20;
 
 #[derive(Debug)]
 pub(crate) enum ToPrimary {
     Hello(Hello),
     Acknowledge(Acknowledge),
     CaughtUp(Index),
-    Fetch { epoch: Epoch, sync_id: SyncId, before: Index },
+    Fetch { epoch: Epoch, sync_id: SyncId, from: BacklogCursor },
 }
 
 #[derive(Debug)]
 pub(crate) enum FromPrimary {
     Message(PrimaryMessage),
-    /// And the lowest index in it.
-    Backlog(Backlog, Index),
+    Backlog(Backlog),
 }
 
 /// What a step of a node leads to outside of it.
@@ -233,8 +232,8 @@ impl Node {
                 BackupOutput::ApplyBase(frames) => frames.iter().for_each(|frame| self.apply_piece(frame)),
                 BackupOutput::Acknowledge(ack) => self.acts.push(Act::Say(ToPrimary::Acknowledge(ack))),
                 BackupOutput::CaughtUp(floor) => self.acts.push(Act::Say(ToPrimary::CaughtUp(floor))),
-                BackupOutput::Fetch { epoch, sync_id, .. } => {
-                    self.acts.push(Act::Say(ToPrimary::Fetch { epoch, sync_id, before: Index(u64::MAX) }));
+                BackupOutput::Fetch { epoch, sync_id, from, .. } => {
+                    self.acts.push(Act::Say(ToPrimary::Fetch { epoch, sync_id, from }));
                 }
                 BackupOutput::Close(_) => self.acts.push(Act::HangUp),
                 BackupOutput::Recover => return self.recover(now),
@@ -280,6 +279,7 @@ impl Node {
             resume_records: 5,
             knows: self.knows,
             version,
+            max_catch_ups: 1,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
         let primary = Primary::new(now, config, lease.epoch(), history, first, lease.in_sync().clone());
@@ -335,6 +335,12 @@ impl Node {
                 PrimaryOutput::Close(stream, _) => self.acts.push(Act::Cut(stream)),
                 PrimaryOutput::ReadLog(stream, from) => self.read_log(now, stream, from),
                 PrimaryOutput::TakeBase(stream, sync_id) => self.send_base(now, stream, sync_id),
+                PrimaryOutput::EndSync(sync_id) => {
+                    assert!(
+                        self.syncs.remove(&sync_id).is_some(),
+                        "{sync_id:?} is ended once, after its base was taken"
+                    );
+                }
                 PrimaryOutput::ProposeSet(set) => keeper.propose(set),
                 PrimaryOutput::SetInForce(set) => {
                     self.write(now, vec![Record::InSyncSet { members: set.into_iter().collect() }]);
@@ -410,15 +416,23 @@ impl Node {
     }
 
     /// A part of the backlog, as it is at this moment.
-    pub(crate) fn backlog(&mut self, stream: StreamId, epoch: Epoch, sync_id: SyncId, before: Index) {
-        let Role::Primary(primary, _) = &self.role else { return };
+    pub(crate) fn backlog(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        epoch: Epoch,
+        sync_id: SyncId,
+        from: BacklogCursor,
+    ) {
+        let Role::Primary(primary, _) = &mut self.role else { return };
         let Some(&sync_point) = self.syncs.get(&sync_id) else { return };
         if primary.epoch() != epoch {
             return;
         }
-        let wanted = self.state.range(..before.min(sync_point.next())).rev().take(CHUNK);
+        let wanted = self.state.range(..from.before.min(sync_point.next())).rev().take(CHUNK);
         let wanted: Vec<_> = wanted.map(|(index, number)| (*index, *number)).collect();
         let done = wanted.len() < CHUNK;
+        primary.handle_fetch(now, sync_id, QUEUE, done);
         let position = Position { epoch, index: sync_point };
         let frames = wanted.iter().map(|(index, number)| {
             let message = Message {
@@ -432,19 +446,21 @@ impl Node {
             let piece = BasePiece::Message { queue: QUEUE, index: *index, delivery_count: 0, message };
             Frame::base(position, primary.committed(), &piece, &mut BytesMut::new())
         });
-        let lowest = wanted.last().map_or(before, |(index, _)| *index);
-        let backlog = Backlog { sync_id, queue: QUEUE, as_of: self.last_index, frames: frames.collect(), done };
-        self.acts.push(Act::Tell(stream, FromPrimary::Backlog(backlog, lowest)));
+        let next = wanted.last().map_or(from, |(index, _)| (*index).into());
+        let (as_of, messages) = (self.last_index, wanted.len() as u64);
+        let frames = frames.collect();
+        let backlog = Backlog { sync_id, queue: QUEUE, from, next, as_of, frames, messages, bytes: 0, done };
+        self.acts.push(Act::Tell(stream, FromPrimary::Backlog(backlog)));
     }
 
-    pub(crate) fn take_backlog(&mut self, now: Duration, backlog: Backlog, lowest: Index) {
-        let (sync_id, done) = (backlog.sync_id, backlog.done);
+    pub(crate) fn take_backlog(&mut self, now: Duration, backlog: Backlog) {
+        let (sync_id, next, done) = (backlog.sync_id, backlog.next, backlog.done);
         self.backup(now, |backup, out| backup.handle_backlog(now, backlog, out).is_ok());
         if let Role::Backup(backup) = &self.role
             && !done
         {
             let epoch = backup.known_epoch();
-            self.acts.push(Act::Say(ToPrimary::Fetch { epoch, sync_id, before: lowest }));
+            self.acts.push(Act::Say(ToPrimary::Fetch { epoch, sync_id, from: next }));
         }
     }
 

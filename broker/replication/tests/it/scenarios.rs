@@ -25,6 +25,8 @@ struct Sum {
     confirmed: usize,
     elections: usize,
     bases: usize,
+    resumed: usize,
+    waited: usize,
     hand_overs: usize,
     checkpoints: usize,
     /// Runs that ended at version 3.
@@ -57,6 +59,8 @@ fn survives(weather: Weather, durability: Durability, count: u64) -> Sum {
         sum.confirmed += world.confirmed.len();
         sum.elections += world.elections;
         sum.bases += world.bases;
+        sum.resumed += world.resumed;
+        sum.waited += world.waited;
         sum.hand_overs += world.hand_overs;
         sum.checkpoints += world.checkpoints;
         sum.raised += usize::from(world.lease.cluster_version() == ClusterVersion(3));
@@ -72,7 +76,7 @@ fn expect(sum: &Sum, enough: bool) {
 #[test]
 fn nothing_confirmed_is_lost_in_fair_weather() {
     let sum = survives(FAIR, Durability::Fsync, 100);
-    expect(&sum, sum.confirmed > 200);
+    expect(&sum, sum.confirmed > 200 && sum.bases > 50 && sum.resumed > 50 && sum.waited > 20);
 }
 
 #[test]
@@ -84,7 +88,7 @@ fn nothing_confirmed_is_lost_through_crashes() {
 #[test]
 fn nothing_confirmed_is_lost_with_lost_disks() {
     let sum = survives(WIPES, Durability::Fsync, 200);
-    expect(&sum, sum.confirmed > 400 && sum.bases > 50 && sum.checkpoints > 1000);
+    expect(&sum, sum.confirmed > 400 && sum.bases > 50 && sum.resumed > 20 && sum.checkpoints > 1000);
 }
 
 #[test]

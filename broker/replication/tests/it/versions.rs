@@ -28,6 +28,7 @@ const REPLICAS: [u64; 3] = [1, 2, 3];
 /// Replica 1 of a cluster at version 2, with a build that knows version 3; nobody follows yet.
 fn primary() -> Primary {
     let config = PrimaryConfig {
+        max_catch_ups: 1,
         me: id(1),
         min_in_sync: 2,
         replicated_only: false,
@@ -52,6 +53,7 @@ fn primary() -> Primary {
 fn greet(primary: &mut Primary, n: u64, build: VersionRange) -> Vec<PrimaryOutput> {
     let mut out = Vec::new();
     let hello = Hello {
+        half_base: None,
         follower: id(n),
         epoch: Epoch(0),
         history: History::default(),

@@ -63,6 +63,8 @@ pub(crate) struct World {
     pub(crate) confirmed: BTreeMap<Index, u64>,
     pub(crate) elections: usize,
     pub(crate) bases: usize,
+    pub(crate) resumed: usize,
+    pub(crate) waited: usize,
     pub(crate) hand_overs: usize,
     pub(crate) checkpoints: usize,
     calm: bool,
@@ -97,6 +99,8 @@ impl World {
             confirmed: BTreeMap::new(),
             elections: 1,
             bases: 0,
+            resumed: 0,
+            waited: 0,
             hand_overs: 0,
             checkpoints: 0,
             calm: false,
@@ -403,7 +407,13 @@ impl World {
         let primary_lives = link.primary_open && self.nodes[primary].process == link.primary_process;
         let (now, stream) = (self.now, StreamId(id));
         if upward {
-            match link.up.pop_front() {
+            // A fetch is a call of its own, beside the stream.
+            let beside = link.up.iter().position(|word| matches!(word, ToPrimary::Fetch { .. }));
+            let next = match beside.filter(|_| self.rng.random_bool(0.5)) {
+                Some(place) => link.up.remove(place),
+                None => link.up.pop_front(),
+            };
+            match next {
                 Some(word) if primary_lives => self.hear(primary, stream, word),
                 Some(_) => {}
                 None if !backup_lives => {
@@ -444,7 +454,7 @@ impl World {
             ToPrimary::Hello(hello) => node.primary(now, |p, out| p.handle_hello(now, stream, &hello, live, out)),
             ToPrimary::Acknowledge(ack) => node.primary(now, |p, out| p.handle_acknowledge(now, stream, ack, out)),
             ToPrimary::CaughtUp(floor) => node.primary(now, |p, out| p.handle_caught_up(now, stream, floor, out)),
-            ToPrimary::Fetch { epoch, sync_id, before } => node.backlog(stream, epoch, sync_id, before),
+            ToPrimary::Fetch { epoch, sync_id, from } => node.backlog(now, stream, epoch, sync_id, from),
         }
     }
 
@@ -457,22 +467,26 @@ impl World {
                 self.note(format!("{backup} takes a base of {}", base.sync_point));
             }
             FromPrimary::Message(M::Welcome(welcome)) => {
+                self.resumed += usize::from(matches!(welcome.resume, understudy_replication::Resume::SameBase(_)));
                 self.note(format!("{backup} is welcomed: {:?}", welcome.resume))
             }
-            FromPrimary::Backlog(backlog, lowest) => {
+            FromPrimary::Message(M::Waiting(_)) => self.waited += 1,
+            FromPrimary::Backlog(backlog) => {
                 let (count, as_of, done) = (backlog.frames.len(), backlog.as_of, backlog.done);
+                let lowest = backlog.next.before;
                 self.note(format!("{backup} takes {count} messages as of {as_of} down to {lowest}, done {done}"));
             }
             FromPrimary::Message(_) => {}
         }
         let node = &mut self.nodes[backup];
         match message {
-            FromPrimary::Backlog(backlog, lowest) => node.take_backlog(now, backlog, lowest),
+            FromPrimary::Backlog(backlog) => node.take_backlog(now, backlog),
             FromPrimary::Message(message) => node.backup(now, |backup, out| match message {
                 M::Welcome(welcome) => backup.handle_welcome(now, welcome, out).is_ok(),
                 M::Records(records) => backup.handle_records(now, records, out).is_ok(),
                 M::Base(base) => backup.handle_base(now, base, out).is_ok(),
                 M::Version(version) => backup.handle_version(version, out).is_ok(),
+                M::Waiting(waiting) => backup.handle_waiting(now, waiting, out).is_ok(),
                 M::Refusal(_) => false,
             }),
         }
@@ -603,6 +617,7 @@ impl World {
             self.now += Duration::from_millis(self.rng.random_range(0..10));
             self.upgrade_outdated();
             self.work();
+            self.deliver(); // streams have room for what is published, or nobody would ever be current
             self.settle();
             self.check();
             let holder = self.lease.holder().cloned();

@@ -175,7 +175,7 @@ impl Step<'_> {
                     self.primary(number, |it, out| it.handle_log_read(NOW, stream, from, Ok(frames), out));
                 }
                 PrimaryOutput::TakeBase(..) => unreachable!("no log is cut, so none is needed: {output:?}"),
-                PrimaryOutput::CloseClients(_) | PrimaryOutput::ServeClients => {}
+                PrimaryOutput::EndSync(_) | PrimaryOutput::CloseClients(_) | PrimaryOutput::ServeClients => {}
             }
         }
     }
@@ -358,6 +358,7 @@ impl Step<'_> {
             PrimaryMessage::Records(records) => self.backup(number, |it, out| it.handle_records(NOW, records, out)),
             PrimaryMessage::Base(base) => self.backup(number, |it, out| it.handle_base(NOW, base, out)),
             PrimaryMessage::Refusal(_) => self.hang_up(number),
+            PrimaryMessage::Waiting(waiting) => self.backup(number, |it, out| it.handle_waiting(NOW, waiting, out)),
             PrimaryMessage::Version(_) => {} // all are of one build
         }
     }

@@ -156,6 +156,7 @@ impl Replica {
     /// The log at `epoch`'s beginning becomes a primary's.
     pub(crate) fn lead(&mut self, history: History, lease: Lease, version: Version, in_memory: bool) {
         let config = PrimaryConfig {
+            max_catch_ups: 1,
             knows: VersionRange::OWN,
             version: ClusterVersion::FIRST,
             me: self.identity(),
