@@ -32,7 +32,7 @@ made-up: need ## The broker as a build of a made-up next version, for the tests 
 	$(CARGO) build --locked --quiet --workspace --bin understudy-broker --features understudy-broker/made-up-version
 	mkdir -p $(TARGET)/made-up && cp $(TARGET)/debug/understudy-broker $(TARGET)/made-up/
 SEEDS ?= 0..2000
-SIM = $(CARGO) run --release --locked --quiet -p understudy-sim --features variants --
+SIM = $(CARGO) run --profile sim --locked --quiet -p understudy-sim --features variants --
 
 sim: need ## The cluster in simulated time: SEEDS=FROM..TO; exits with 1 if a rule is broken, and says how to replay it
 	$(SIM) $(SEEDS) $(SIM_ARGS)

@@ -117,6 +117,7 @@ impl Record {
     pub(crate) const fn since(tag: u8) -> Option<ClusterVersion> {
         match tag {
             1..=15 => Some(ClusterVersion(1)),
+            16..=29 => Some(ClusterVersion(2)),
             #[cfg(feature = "made-up-version")]
             Self::MADE_UP => Some(ClusterVersion::NEWEST),
             _ => None,
@@ -141,6 +142,7 @@ impl BasePiece {
     pub(crate) const fn since(tag: u8) -> Option<ClusterVersion> {
         match tag {
             1..=12 => Some(ClusterVersion(1)),
+            13..=15 => Some(ClusterVersion(2)),
             _ => None,
         }
     }
