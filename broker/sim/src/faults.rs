@@ -53,7 +53,10 @@ impl World {
             Fault::PowerLossOfAll if !self.plan.replicated_only => {
                 (0..self.machines.len()).for_each(|machine| self.lose_power(machine));
             }
-            Fault::Freeze => self.machines[machine].frozen_until = now + self.span(50..4000),
+            Fault::Freeze => {
+                let until = now + self.span(50..4000);
+                self.freeze(machine, until);
+            }
             Fault::CutOneWay | Fault::CutBothWays => {
                 let other = self.rng.random_range(0..self.machines.len());
                 let until = now + self.span(50..4000);
@@ -103,7 +106,8 @@ impl World {
             }
             Fault::OperatorAway => self.operator.away_until = now + self.span(500..8000),
             Fault::HandOver => self.hand_over(machine),
-            Fault::ShutDown if self.may_end(machine) => self.control(machine, ControlEvent::Shutdown),
+            // One that leaves waits, and may be the last of them by the time it goes.
+            Fault::ShutDown if !self.plan.replicated_only => self.control(machine, ControlEvent::Shutdown),
             Fault::BreakLink => {
                 let links: Vec<u64> = self.network.links.keys().copied().collect();
                 if let Some(link) = links.choose(&mut self.rng) {
@@ -205,11 +209,12 @@ impl World {
         for place in 0..self.machines.len() {
             let machine = &mut self.machines[place];
             machine.disk.set_faults(Faults::default());
-            (machine.stalled_until, machine.frozen_until) = (now, now);
+            machine.stalled_until = now;
             machine.has_power = true;
             if machine.process.is_none() {
                 self.plan_start(place, 10..300);
             }
+            self.freeze(place, now);
         }
         self.spread_lease();
     }

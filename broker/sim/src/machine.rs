@@ -18,7 +18,9 @@ use understudy_record::{Frame, Identity, Index, ProcessId, ReplicaName, Replicat
 
 use crate::around::SimAround;
 use crate::elector::Sight;
+use crate::network::Place;
 use crate::plan::{BACKUP_TIMEOUT, LEASE_DURATION, Plan, STALL_TIMEOUT};
+use crate::world::ForProcess;
 
 /// Segments are small, so that there are many.
 const SEGMENT_BYTES: u64 = 16 << 10;
@@ -31,6 +33,8 @@ pub(crate) struct Machine {
     pub(crate) process: Option<Process>,
     pub(crate) has_power: bool,
     pub(crate) frozen_until: Duration,
+    /// What has come meanwhile, in order.
+    pub(crate) deferred: Vec<(Place, ForProcess)>,
     /// The disk answers no sync before.
     pub(crate) stalled_until: Duration,
     /// This clock against the world's.
@@ -91,6 +95,7 @@ impl Machine {
             process: None,
             has_power: true,
             frozen_until: Duration::ZERO,
+            deferred: Vec::new(),
             stalled_until: Duration::ZERO,
             clock_offset: Duration::ZERO,
             clock_rate: 1.0,

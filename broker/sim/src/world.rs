@@ -78,6 +78,8 @@ pub(crate) enum Happening {
     To(Place, ForProcess),
     Client(usize, ClientStep),
     Start(usize, u64),
+    /// A machine goes on, if nothing has frozen it anew.
+    Thaw(usize),
     Fault,
     FaultEnds(FaultStep),
     OperatorLooks,
@@ -167,6 +169,7 @@ impl World {
             Happening::To(place, what) => self.deliver(place, what),
             Happening::Client(client, step) => self.client_step(client, step),
             Happening::Start(machine, start) => self.start(machine, start),
+            Happening::Thaw(machine) => self.thaw(machine),
             Happening::Fault => {
                 self.fault();
                 Ok(())
@@ -208,6 +211,7 @@ impl World {
                 (place.machine as u64) << 32 | kind
             }
             Happening::Client(client, _) => (1 << 48) | *client as u64,
+            Happening::Thaw(machine) => (6 << 48) | *machine as u64,
             Happening::Start(machine, _) => (2 << 48) | *machine as u64,
             Happening::Fault | Happening::FaultEnds(_) => 3 << 48,
             Happening::OperatorLooks | Happening::OperatorSees(_) => 4 << 48,
@@ -355,8 +359,7 @@ impl World {
             return Ok(());
         }
         if machine.is_frozen(now) {
-            let until = machine.frozen_until;
-            self.schedule.at(until, Happening::To(place, what));
+            self.machines[place.machine].deferred.push((place, what));
             return Ok(());
         }
         let clock = machine.clock(now);
@@ -434,6 +437,21 @@ impl World {
                 })
             }
         }
+    }
+
+    pub(crate) fn freeze(&mut self, machine: usize, until: Duration) {
+        self.machines[machine].frozen_until = until;
+        self.schedule.at(until, Happening::Thaw(machine));
+    }
+
+    fn thaw(&mut self, machine: usize) -> Result<(), String> {
+        if self.machines[machine].is_frozen(self.schedule.now) {
+            return Ok(());
+        }
+        for (place, what) in std::mem::take(&mut self.machines[machine].deferred) {
+            self.deliver(place, what)?;
+        }
+        Ok(())
     }
 
     fn note_stall(&mut self, place: Place, now: Duration) {
