@@ -10,6 +10,8 @@ use understudy_replication::{LeaseAnswer, LeaseRequest};
 pub(crate) struct Api {
     lease: Option<Lease>,
     version: u64,
+    /// Every state there was: a list may be answered from a cache that is behind.
+    history: Vec<(Lease, Version)>,
     /// Nothing gets through before.
     pub(crate) down_until: Duration,
     pub(crate) slow_until: Duration,
@@ -21,7 +23,15 @@ pub(crate) struct Api {
 impl Api {
     pub(crate) fn new() -> Self {
         let never = Duration::ZERO;
-        Self { lease: None, version: 0, down_until: never, slow_until: never, cut_from: None, cut_until: never }
+        Self {
+            lease: None,
+            version: 0,
+            history: Vec::new(),
+            down_until: never,
+            slow_until: never,
+            cut_from: None,
+            cut_until: never,
+        }
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {
@@ -30,6 +40,11 @@ impl Api {
 
     pub(crate) fn seen(&self) -> Option<(Lease, Version)> {
         self.lease.clone().map(|lease| (lease, self.current()))
+    }
+
+    /// As a cache may have it that is behind.
+    pub(crate) fn seen_before(&self, states_ago: usize) -> Option<(Lease, Version)> {
+        self.history.iter().rev().nth(states_ago).cloned()
     }
 
     pub(crate) fn is_reached_by(&self, place: usize, now: Duration) -> bool {
@@ -46,6 +61,7 @@ impl Api {
         };
         self.lease = Some(written);
         self.version += 1;
+        self.history.extend(self.seen());
         LeaseAnswer::Written(self.current())
     }
 

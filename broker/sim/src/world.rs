@@ -327,6 +327,12 @@ impl World {
         let place = Place { machine: place, process: key };
         self.schedule.after(TICK, Happening::To(place, ForProcess::Tick));
         self.schedule.after(BACKUP_LOOKS, Happening::To(place, ForProcess::Look));
+        if !self.is_calm && self.rng.random_bool(0.3) {
+            let ago = self.rng.random_range(0..12);
+            if let Some(stale) = self.api.seen_before(ago) {
+                self.schedule.after(Duration::from_millis(1), Happening::To(place, ForProcess::Seen(Some(stale))));
+            }
+        }
         self.show_lease_to(place);
         self.after_turn(place)
     }

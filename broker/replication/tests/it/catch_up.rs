@@ -126,10 +126,12 @@ impl World {
         let in_force = [id(1).member(false)].into();
         let (mut core, mut out) = (Core::new(seed), Outputs::default());
         core.promote(&mut out);
+        let mut primary = Primary::new(Duration::ZERO, config, EPOCH, History::default(), Index(1), in_force);
+        primary.handle_lease_held(Duration::ZERO, &mut Vec::new());
         Self {
             rng: StdRng::seed_from_u64(seed),
             now: Duration::ZERO,
-            primary: Primary::new(Duration::ZERO, config, EPOCH, History::default(), Index(1), in_force),
+            primary,
             core,
             out,
             log: Vec::new(),

@@ -55,6 +55,7 @@ fn primary(epoch: u64, before: History) -> Primary {
     let mut primary = Primary::new(at(0), config, Epoch(epoch), before, Index(1), in_force);
     let frames: Vec<_> = (first..first + 10).map(|index| frame(epoch, index, index - 1)).collect();
     let mut out = Vec::new();
+    primary.handle_lease_held(at(0), &mut out);
     primary.handle_appended(at(0), &frames, &mut out);
     primary.handle_durable(at(0), Epoch(epoch), Index(first + 9), &mut out);
     assert_eq!(primary.committed(), Index(first + 9));
