@@ -1,12 +1,20 @@
-//! What catch-ups may take of the network and of the disk's reads: a token bucket that all of them share, first come, first
-//! served. Live records do not pass here.
+//! What catch-ups may take of the network, the disk and the processors: a token bucket that all of them share, first come, first
+//! served, and turns while live traffic goes on. Live records do not pass here.
 
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use understudy_record::Index;
+
 /// What was not used is kept for so long: a part of a backlog that is late by less is not slowed down for it.
 const CREDIT: Duration = Duration::from_millis(50);
+
+/// While live traffic goes on, all catch-ups together rest for so many times what it took to make a part of a backlog. Where the
+/// core thread, the disk or the processors are busy that is long, so they give way the more, the less there is to share.
+const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct Bandwidth {
@@ -14,11 +22,17 @@ pub(crate) struct Bandwidth {
     limit: Option<NonZeroU64>,
     /// When everything granted so far has passed.
     passed: Mutex<Option<Instant>>,
+    /// The log's last record, when a part of a backlog was last made.
+    seen: AtomicU64,
+    /// Records were written between the last two of them.
+    is_live: AtomicBool,
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl Bandwidth {
     pub(crate) fn new(limit: Option<NonZeroU64>) -> Self {
-        Self { limit, passed: Mutex::new(None) }
+        let (passed, seen, is_live) = (Mutex::new(None), AtomicU64::new(0), AtomicBool::new(false));
+        Self { limit, passed, seen, is_live, turn: tokio::sync::Mutex::new(()) }
     }
 
     /// Grants `bytes`, and says from when on they may go.
@@ -29,6 +43,24 @@ impl Bandwidth {
         let start = passed.map_or(earliest, |passed| passed.max(earliest));
         *passed = Some(start + Duration::from_secs_f64(bytes as f64 / limit.get() as f64));
         start.max(now)
+    }
+
+    /// A part of a backlog was made when this was the log's last record.
+    pub(crate) fn note(&self, last: Index) {
+        let before = self.seen.swap(last.0, Ordering::Relaxed);
+        self.is_live.store(before != last.0, Ordering::Relaxed);
+    }
+
+    /// Makes a part of a backlog: with live traffic one at a time, and a rest after each. `urgent`: nobody gives way.
+    pub(crate) async fn make<T>(&self, urgent: bool, making: impl Future<Output = T>) -> T {
+        if urgent || !self.is_live.load(Ordering::Relaxed) {
+            return making.await;
+        }
+        let _turn = self.turn.lock().await;
+        let begun = Instant::now();
+        let made = making.await;
+        tokio::time::sleep((begun.elapsed() * REST).min(LONGEST_REST)).await;
+        made
     }
 
     pub(crate) async fn pass(&self, bytes: usize) {
@@ -60,6 +92,27 @@ mod tests {
         assert_eq!(bandwidth.grant(at(150), 100), at(200), "behind what was granted to others");
         assert_eq!(bandwidth.grant(at(10_000), 150), at(10_000));
         assert_eq!(bandwidth.grant(at(10_000), 1), at(10_100), "ten idle seconds give no ten seconds' bytes");
+    }
+
+    #[tokio::test]
+    async fn live_traffic_is_given_way_to() {
+        let bandwidth = Bandwidth::new(None);
+        let at_once = async |urgent| {
+            let (now, most) = (AtomicU64::new(0), AtomicU64::new(0));
+            let work = || async {
+                most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                now.fetch_sub(1, Ordering::Relaxed);
+            };
+            tokio::join!(bandwidth.make(urgent, work()), bandwidth.make(urgent, work()));
+            most.into_inner()
+        };
+        assert_eq!(at_once(false).await, 2);
+        bandwidth.note(Index(7));
+        assert_eq!(at_once(true).await, 2, "publishers are blocked");
+        assert_eq!(at_once(false).await, 1, "records are being written");
+        bandwidth.note(Index(7));
+        assert_eq!(at_once(false).await, 2, "none was written meanwhile");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use understudy_replication::{StreamId, SyncId};
 use super::{Bandwidth, convert};
 use crate::amqp::Amqp;
 use crate::metrics::Metrics;
-use understudy_node::{BacklogReply, BacklogRequest, Door, Event, FollowerEvent};
+use understudy_node::{BacklogReply, BacklogRequest, Door, Event, Flow, FollowerEvent};
 
 /// Backlog chunks on their way to one follower.
 const CHUNKS_IN_FLIGHT: usize = 4;
@@ -125,6 +125,7 @@ impl wire::replica_server::Replica for ReplicaService {
         let (events, catch_ups) = (self.events.clone(), self.catch_ups.clone());
         let follower = request.follower.map(|follower| follower.name).unwrap_or_default();
         let sent = self.metrics.sent_to(&ReplicaName::new(&follower));
+        let flow = self.amqp.flow.clone();
         tokio::spawn(async move {
             let mut from = convert::cursor(request.from);
             loop {
@@ -134,10 +135,13 @@ impl wire::replica_server::Replica for ReplicaService {
                     queue: QueueId(Index(request.queue)),
                     from,
                 };
-                let chunk = fetch_chunk(&events, request).await;
+                // Publishers that are blocked may be waiting for this very replica.
+                let urgent = matches!(*flow.borrow(), Flow::Blocked(_));
+                let chunk = catch_ups.make(urgent, fetch_chunk(&events, request)).await;
                 let done = chunk.as_ref().map_or(true, |chunk| chunk.done);
                 if let Ok(chunk) = &chunk {
                     from = chunk.next;
+                    catch_ups.note(chunk.as_of);
                     let bytes = chunk.frames.iter().map(Frame::len).sum();
                     catch_ups.pass(bytes).await;
                     sent.backlog.inc_by(bytes as u64);

@@ -20,8 +20,8 @@ use crate::metrics::ReplicationBytes;
 use understudy_node::{Event, Target, ToPrimary, UpstreamEvent};
 
 /// Of what waits for this replica's disk, in bytes, above which no more of a backlog is taken: a catch-up goes as fast as
-/// the disk, and not into memory.
-const QUEUED_BYTES: usize = 8 << 20;
+/// the disk, and not into memory. Little, so that one sync is short, for who shares the disk and for the live records between.
+const QUEUED_BYTES: usize = 2 << 20;
 
 pub(crate) struct Upstream {
     shared: Arc<UpstreamShared>,

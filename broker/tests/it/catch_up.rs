@@ -99,10 +99,17 @@ const QUEUES: [&str; 4] = ["a", "b", "c", "d"];
 const MESSAGES: usize = 64;
 const MESSAGE_BYTES: usize = 16 << 10;
 
+/// A replica with an empty disk gets a base, since the log has far more records than there are messages.
 fn slow_catch_ups() -> Cluster {
-    let cluster = Cluster::start_with(|settings| settings.extra.push("--catch-up-bandwidth=1048576".into()));
+    let cluster = Cluster::start_with(|settings| {
+        settings.extra.extend(["--catch-up-bandwidth=1048576".into(), "--resume-records=1".into()]);
+    });
     let mut client = cluster.client();
     client.select_confirms();
+    client.declare("gone").unwrap();
+    (0..10 * MESSAGES).for_each(|_| client.publish("gone", "0"));
+    client.await_confirms().unwrap();
+    client.delete("gone").unwrap();
     for queue in QUEUES {
         client.declare(queue).unwrap();
         (0..MESSAGES).for_each(|number| client.publish(queue, format!("{number:0>MESSAGE_BYTES$}")));
