@@ -20,6 +20,7 @@
 #![allow(clippy::unwrap_used, reason = "the model fails as a test does")]
 
 mod cluster;
+mod electors;
 mod happen;
 mod lease_store;
 mod replica;
