@@ -177,10 +177,10 @@ impl Queue {
     /// What was removed; `None` if it left before.
     pub(crate) fn remove(&mut self, index: Index) -> Option<Entry> {
         let Some(entry) = self.entries.remove(index.0) else {
-            if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point) {
-                if !is_broken(Variant::ForgetEarlyDequeue) {
-                    backlog.gone.insert(index);
-                }
+            if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point)
+                && !is_broken(Variant::ForgetEarlyDequeue)
+            {
+                backlog.gone.insert(index);
             }
             return None;
         };

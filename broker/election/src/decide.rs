@@ -81,12 +81,13 @@ fn forced_in_vain(now: Duration, view: &View) -> Option<Decision> {
 
 /// A replica that knows a higher epoch refuses the Lease's, and anything elected after it. Mostly the newer Lease is on its
 /// way here; if none comes the Lease was put back to an older state, and an election from it could be neither followed nor
-/// safe.
+/// safe. Nor one of an epoch that a Lease written anew leaves unused: whoever took a role by the Lease that was deleted may
+/// have gone on, if this one was written by a request that was long under way.
 fn lease_is_behind(now: Duration, view: &View, observed: &Observed) -> Option<Decision> {
     let reports = view.replicas.values().filter_map(|replica| replica.report.as_ref());
     let highest = reports.max_by_key(|report| report.known_epoch)?;
     let (lease, known) = (observed.lease.epoch(), highest.known_epoch);
-    if known <= observed.lease.given() {
+    if known <= lease {
         return None;
     }
     let by = highest.identity.name.clone();

@@ -90,15 +90,9 @@ fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], 
     let version = versions.max().unwrap_or_default();
     let candidate = match &view.spec.forced {
         Force::No | Force::Highest => highest_fit(view, heard, version),
-        Force::Named(name) => match view.heard(name) {
-            None => Err(Decision::Wait { reason: WaitReason::ForcedUnheard { name: name.clone() }, until: None }),
-            Some(named) => Ok(named),
-        },
+        Force::Named(name) => view.heard(name),
     };
-    let candidate = match candidate {
-        Ok(candidate) => candidate,
-        Err(decision) => return decision,
-    };
+    let Some(candidate) = candidate else { return nobody(view, heard, version) };
     let lost = lost_with_the_lease(view, last, heard, candidate.last, version);
     if !lost.is_empty() && view.spec.forced == Force::No {
         return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
@@ -121,21 +115,27 @@ fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], 
     create(&candidate.identity, lease, reason)
 }
 
-fn highest_fit<'a>(view: &View, heard: &[&'a Report], version: ClusterVersion) -> Result<&'a Report, Decision> {
+fn highest_fit<'a>(view: &View, heard: &[&'a Report], version: ClusterVersion) -> Option<&'a Report> {
     let clean: Vec<&Report> = heard.iter().copied().filter(|report| is_fit(report, version)).collect();
     let highest = clean.iter().map(|report| report.last).max();
     let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
-    best(&equal, view).ok_or_else(|| {
-        if view.spec.forced == Force::Highest && heard.is_empty() {
-            return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
-        }
-        let outdated: Vec<LostMember> = heard.iter().filter_map(|report| outdated(view, report, version)).collect();
-        if !outdated.is_empty() {
-            return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost: outdated } };
-        }
-        let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
-        Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } }
-    })
+    best(&equal, view)
+}
+
+/// No replica that answers could go on, or not the one that a person has named.
+fn nobody(view: &View, heard: &[&Report], version: ClusterVersion) -> Decision {
+    if let Force::Named(name) = &view.spec.forced {
+        return Decision::Wait { reason: WaitReason::ForcedUnheard { name: name.clone() }, until: None };
+    }
+    if view.spec.forced == Force::Highest && heard.is_empty() {
+        return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
+    }
+    let outdated: Vec<LostMember> = heard.iter().filter_map(|report| outdated(view, report, version)).collect();
+    if !outdated.is_empty() {
+        return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost: outdated } };
+    }
+    let damaged = heard.iter().map(|report| report.identity.name.clone()).collect();
+    Decision::Blocked { reason: BlockedReason::NoCleanStore { damaged } }
 }
 
 /// Who of those that may hold confirmed messages which nobody else holds is not there, or not clean. Empty: the highest

@@ -1,12 +1,12 @@
 //! What each step does.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use understudy_election::{Lease, LeaseParts};
+use understudy_election::Lease;
 use understudy_record::version::ClusterVersion;
-use understudy_record::{Body, Epoch, Identity, Index, Message, QueueId, Record, ShortStr};
+use understudy_record::{Body, Epoch, Index, Message, QueueId, Record, ShortStr};
 use understudy_replication::{
     Acknowledge, BackupOutput, FollowError, History, KeeperOutput, LeaseAnswer, LeaseRequest, PrimaryMessage,
     PrimaryOutput, StreamId, SwapOutcome,
@@ -14,7 +14,7 @@ use understudy_replication::{
 
 use crate::cluster::{Action, Cluster, Link, REPLICAS, State};
 use crate::lease_store::{Elector, Request, report, version};
-use crate::replica::{LATER, LEASE, Leader, NOW, Order, Replica, Role, frame};
+use crate::replica::{LATER, Leader, NOW, Order, Replica, Role, frame};
 use crate::rules::Broken;
 
 /// A step under way.
@@ -516,69 +516,6 @@ impl Step<'_> {
         self.hang_up(number);
         let Some(backup) = self.state.replicas[number].backup() else { return };
         self.begin(number, backup.history().clone(), lease, written);
-    }
-
-    // Electors.
-
-    fn elect(&mut self, candidate: usize, reaching: u8) -> bool {
-        let Some((lease, _)) = &self.state.store.current else { return false };
-        if !self.state.replicas[candidate].is_up() {
-            return false;
-        }
-        let reached = (0..REPLICAS).filter(|number| reaching & (1 << number) != 0);
-        let reachable: BTreeSet<Identity> = reached.map(|number| self.state.replicas[number].identity()).collect();
-        // A replica that is no member makes no difference: the step without it is the same.
-        let member = |identity: &Identity| lease.entry_of(identity).is_some();
-        let chosen = self.state.replicas[candidate].identity();
-        if reachable.iter().any(|identity| *identity != chosen && !member(identity)) {
-            return false;
-        }
-        let elected = match lease.elect(&chosen, &reachable) {
-            Ok(elected) => elected,
-            Err(_) if self.cluster.is_broken(Broken::ElectsOutsiders) => {
-                let names_processes = self.cluster.names_processes();
-                let stay = lease.in_sync().iter().filter(|member| member.name != chosen.name);
-                let stay = stay.filter(|member| reachable.iter().any(|identity| member.is(identity)));
-                let in_sync = stay.cloned().chain([chosen.member(names_processes)]).collect();
-                let epoch = Epoch(lease.epoch().0 + 1);
-                let parts = LeaseParts {
-                    holder: Some(chosen),
-                    epoch,
-                    given: None,
-                    in_sync,
-                    duration: LEASE,
-                    cluster_version: ClusterVersion::FIRST,
-                    renewed: None,
-                };
-                let Ok(elected) = Lease::from_parts(parts) else { return false };
-                elected
-            }
-            Err(_) => return false,
-        };
-        self.state.used.elections += 1;
-        self.give_epoch(elected.epoch());
-        self.state.store.write(elected);
-        true
-    }
-
-    fn recover(&mut self) -> bool {
-        let Some(elector) = self.state.elector.take() else { return false };
-        let Some(lease) = elector.decide(self.cluster.names_processes(), self.cluster.broken) else { return false };
-        let living = self.state.living_members(self.cluster).count();
-        if living == 0 {
-            self.state.ledger.committed.clear(); // no disk that was in sync lives: what it held is gone
-        }
-        self.state.ledger.recovered = true;
-        self.give_epoch(lease.epoch());
-        self.state.store.write(lease);
-        true
-    }
-
-    /// A Lease gives an epoch to somebody.
-    fn give_epoch(&mut self, epoch: Epoch) {
-        let given = self.state.store.elected.iter().any(|(lease, _)| lease.epoch() >= epoch);
-        let known = self.state.replicas.iter().any(|replica| replica.disk.epoch >= epoch);
-        self.state.ledger.epoch_lowered |= given || known;
     }
 
     // What fails.
