@@ -342,8 +342,14 @@ impl StorageFile for SimFile {
             file.unsynced.clear();
             return failed;
         }
+        let appended = file.unsynced.iter().all(|change| matches!(change, Change::Append(_)));
         file.unsynced.clear();
-        file.durable.clone_from(&file.data);
+        if appended && file.durable.len() <= file.data.len() {
+            let durable = file.durable.len();
+            file.durable.extend_from_slice(&file.data[durable..]);
+        } else {
+            file.durable.clone_from(&file.data);
+        }
         for range in &file.cached_only {
             let end = range.end.min(file.durable.len());
             file.durable[range.start.min(end)..end].fill(0);

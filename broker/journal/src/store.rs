@@ -119,18 +119,20 @@ fn decode(bytes: &[u8]) -> Result<StoreMeta, DecodeError> {
     }
     let parsed = (field("id")?.parse(), field("epoch")?.parse(), field("generation")?.parse());
     let damaged = field("damaged")?;
-    let inconsistent_at = field("inconsistent-at").ok().map(str::parse).transpose();
+    // What came later is not in every file.
+    let rest: Vec<&str> = lines.collect();
+    let optional = |name: &str| rest.iter().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    let inconsistent_at = optional("inconsistent-at").map(str::parse).transpose();
     let flaw = match (damaged, inconsistent_at) {
         ("no", Ok(None)) => None,
         ("yes", Ok(None)) => Some(Flaw::Unreadable),
         ("yes", Ok(Some(at))) => Some(Flaw::Inconsistent(at)),
         _ => return Err(bad),
     };
-    // A store of before there were versions does not say it.
-    let version = match field("version").map(str::parse) {
-        Ok(Ok(number)) => ClusterVersion(number),
-        Ok(Err(_)) => return Err(bad),
-        Err(_) => ClusterVersion::FIRST,
+    let version = match optional("version").map(str::parse) {
+        Some(Ok(number)) => ClusterVersion(number),
+        Some(Err(_)) => return Err(bad),
+        None => ClusterVersion::FIRST, // a store of before there were versions
     };
     match parsed {
         (Ok(id), Ok(epoch), Ok(generation)) => Ok(StoreMeta { id, epoch, generation, flaw, version }),

@@ -8,6 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use clap::Parser;
 use understudy_sim::{Counts, Failure, run_seed};
 
+/// Simulated processes come and go by the thousand, each with its buffers.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 #[derive(Debug, Parser)]
 #[command(about = "Runs simulated clusters, one a seed, and says what was found")]
 struct Arguments {

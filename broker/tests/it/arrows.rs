@@ -25,6 +25,18 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
         false,
     ),
     (
+        "understudy-sim",
+        &[
+            "understudy-core",
+            "understudy-election",
+            "understudy-journal",
+            "understudy-node",
+            "understudy-record",
+            "understudy-replication",
+        ],
+        false,
+    ),
+    (
         "understudy-broker",
         &[
             "understudy-core",
