@@ -166,7 +166,7 @@ mod tests {
             assert_eq!(decode(flawed.encode().as_bytes()), Ok(flawed));
         }
         let flawed = StoreMeta { flaw: Some(Flaw::Inconsistent(Index(77))), ..META }.encode();
-        assert!(flawed.contains("\ndamaged yes\ninconsistent-at 77\nchecksum "), "{flawed}");
+        assert!(flawed.contains("\ndamaged yes\ninconsistent-at 77\nversion 2\nchecksum "), "{flawed}");
     }
 
     #[test]
