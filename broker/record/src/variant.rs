@@ -6,10 +6,8 @@
 pub enum Variant {
     /// Rule 1: whoever answers may be elected.
     ElectOutsider,
-    /// Rule 2: records of a lower epoch are taken.
-    TakeOldEpoch,
-    /// Rule 2: a primary sends records before its epoch is on its own disk.
-    SendBeforeEpoch,
+    /// Rule 2: a backup acknowledges under an epoch before that, and what came under it, is durable.
+    AcknowledgeAtOnce,
     /// Rule 3: a swap that is not answered counts as refused.
     UnknownIsRefused,
     /// Rule 4: commits do not wait for a leaver from when its leaving is proposed.
@@ -33,10 +31,9 @@ pub enum Variant {
 }
 
 impl Variant {
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 12] = [
         Self::ElectOutsider,
-        Self::TakeOldEpoch,
-        Self::SendBeforeEpoch,
+        Self::AcknowledgeAtOnce,
         Self::UnknownIsRefused,
         Self::ConfirmBeforeShrink,
         Self::AdmitTooEarly,

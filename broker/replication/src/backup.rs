@@ -316,9 +316,6 @@ impl Backup {
     /// An epoch became known from the Lease or from a peer: the fence (rule 2). Every comparison of epochs on this side
     /// happens here. `Ok` if records of `epoch` may be taken; it is being made durable if it is new.
     fn admit_epoch(&mut self, epoch: Epoch, out: &mut Vec<BackupOutput>) -> Result<(), FollowError> {
-        if is_broken(Variant::TakeOldEpoch) {
-            self.known_epoch = epoch;
-        }
         if epoch < self.known_epoch {
             return Err(FollowError::OldEpoch { theirs: epoch, known: self.known_epoch });
         }
@@ -438,8 +435,10 @@ impl Backup {
         records.frames.iter().for_each(|frame| self.history.extend(frame.position));
         self.committed = self.committed.max(records.committed);
         let due = records.frames.is_empty() || self.config.replicated_only;
-        if due && self.epoch_is_durable {
-            let (durable, received) = (self.durable, self.history.last().index);
+        let at_once = is_broken(Variant::AcknowledgeAtOnce);
+        if due && self.epoch_is_durable || at_once {
+            let received = self.history.last().index;
+            let durable = if at_once { received } else { self.durable };
             out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
         }
         if !records.frames.is_empty() {

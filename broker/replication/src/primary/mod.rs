@@ -12,7 +12,6 @@ mod versions;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use understudy_record::variant::{Variant, is_broken};
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
@@ -360,7 +359,7 @@ impl Primary {
         live_messages: u64,
         out: &mut Vec<PrimaryOutput>,
     ) {
-        if hello.epoch > self.epoch && !is_broken(Variant::TakeOldEpoch) {
+        if hello.epoch > self.epoch {
             self.refuse(stream, "the follower knows a higher epoch", out);
             out.push(PrimaryOutput::Demote { epoch: hello.epoch });
             return;
@@ -371,7 +370,7 @@ impl Primary {
         }
         // Rule 2: nothing leaves under an epoch that a crash would make this store forget. An epoch that only others knew of
         // could be given out again, once the Lease is gone.
-        if !self.epoch_is_durable && !is_broken(Variant::SendBeforeEpoch) {
+        if !self.epoch_is_durable {
             self.early.insert(stream, (hello.clone(), live_messages));
             return;
         }
