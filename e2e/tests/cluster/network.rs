@@ -69,7 +69,8 @@ async fn the_primary_is_lost_while_the_api_server_is_away() {
         let (primary, node) = lead_from(&cluster, |_, node| node != operator).await?;
         let (target, epoch) = (cluster.target().await?, cluster.epoch().await?);
         let load = Load::start(&target, "work").await?;
-        let api = ApiOutage::begin()?;
+        // Frozen rather than stopped: kube-proxies would wait up to a minute before they look for a stopped one again.
+        let api = ApiOutage::freeze()?;
         load.confirms(2 * RATE, PATIENCE).await?;
         let lost = Outage::freeze(&node)?;
         let failure = Failure::now();
