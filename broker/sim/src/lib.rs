@@ -13,15 +13,19 @@
 mod api;
 mod around;
 mod client;
+mod disk;
 mod elector;
 mod faults;
+mod lease;
 mod ledger;
+mod looks;
 mod machine;
 mod network;
 mod plan;
 mod report;
 mod run;
 mod schedule;
+mod streams;
 mod witness;
 mod world;
 

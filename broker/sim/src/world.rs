@@ -4,23 +4,22 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tokio::sync::mpsc::error::TryRecvError;
-use understudy_election::{Decision, Elector, Lease, Loss, Version, decide, whom_to_follow};
+use understudy_election::{Lease, Version};
 use understudy_node::{
-    BacklogReply, BacklogRequest, Brakes, ChunkToSend, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent,
-    LeaseEvent, Order, READ_BYTES, RoleStatus, Target, ToPrimary, UpstreamEvent, read_messages,
+    BacklogReply, ChunkToSend, ClientEvent, Event, FollowerEvent, LeaseEvent, Order, READ_BYTES, ToPrimary,
+    UpstreamEvent, read_messages,
 };
 use understudy_record::{Epoch, Index, ReplicaName, StoreId};
-use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, Resume, StreamId};
+use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, StreamId};
 
 use crate::api::Api;
 use crate::around::Act;
 use crate::client::{Client, ClientStep, Kind};
-use crate::elector::{Operator, report, view};
+use crate::elector::Operator;
 use crate::faults::FaultStep;
 use crate::ledger::{Ledger, WORK};
 use crate::machine::{Machine, Process};
-use crate::network::{Fetch, Link, Network, OPERATOR, Place};
+use crate::network::{Link, Network, Place};
 use crate::plan::Plan;
 use crate::report::Counts;
 use crate::schedule::Schedule;
@@ -29,12 +28,8 @@ use crate::witness::{Standing, Witness};
 /// How often a process looks at its clocks.
 const TICK: Duration = Duration::from_millis(20);
 /// How often electors look around.
-const OPERATOR_LOOKS: Duration = Duration::from_millis(50);
+pub(crate) const OPERATOR_LOOKS: Duration = Duration::from_millis(50);
 const BACKUP_LOOKS: Duration = Duration::from_millis(200);
-/// An answer of the API server that takes longer is not waited for.
-const REQUEST_TIMEOUT: Duration = Duration::from_millis(800);
-/// A connection that cannot be made is given up.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(1000);
 
 /// What reaches a process, in its own time: not while it is frozen.
 #[derive(Debug)]
@@ -135,7 +130,7 @@ impl World {
         world
     }
 
-    fn begin(&mut self) {
+    pub(crate) fn begin(&mut self) {
         self.tell(|world| format!("{:?}", world.plan));
         for place in 0..self.machines.len() {
             let machine = &mut self.machines[place];
@@ -273,7 +268,7 @@ impl World {
         self.machines.iter().map(|machine| machine.name.clone()).collect()
     }
 
-    fn place_of(&self, name: &ReplicaName) -> Option<usize> {
+    pub(crate) fn place_of(&self, name: &ReplicaName) -> Option<usize> {
         self.machines.iter().position(|machine| machine.name == *name)
     }
 
@@ -358,7 +353,7 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, place: Place, what: ForProcess) -> Result<(), String> {
+    pub(crate) fn deliver(&mut self, place: Place, what: ForProcess) -> Result<(), String> {
         let now = self.schedule.now;
         let machine = &self.machines[place.machine];
         if machine.process.as_ref().is_none_or(|process| process.key != place.process) {
@@ -460,7 +455,7 @@ impl World {
         Ok(())
     }
 
-    fn note_stall(&mut self, place: Place, now: Duration) {
+    pub(crate) fn note_stall(&mut self, place: Place, now: Duration) {
         if let Some(process) = self.process_at(place) {
             let since = process.batch_since;
             process.around.shelf().stalled_for = since.map_or(Duration::ZERO, |since| now.saturating_sub(since));
@@ -477,7 +472,7 @@ impl World {
         self.after_turn(place)
     }
 
-    fn after_turn(&mut self, place: Place) -> Result<(), String> {
+    pub(crate) fn after_turn(&mut self, place: Place) -> Result<(), String> {
         let Some(process) = self.process_at(place) else { return Ok(()) };
         let acts = std::mem::take(&mut process.around.shelf().acts);
         for act in acts {
@@ -545,608 +540,9 @@ impl World {
     }
 
     /// After what a disk or a thread takes.
-    fn soon(&mut self, place: Place, what: ForProcess) {
+    pub(crate) fn soon(&mut self, place: Place, what: ForProcess) {
         let delay = Duration::from_micros(self.rng.random_range(20..3_000));
         self.schedule.after(delay, Happening::To(place, what));
-    }
-
-    // The disk.
-
-    fn begin_batch(&mut self, place: Place) {
-        let now = self.schedule.now;
-        let takes = Duration::from_micros(match self.rng.random_range(0..50) {
-            0 => self.rng.random_range(5_000..80_000),
-            _ => self.rng.random_range(100..2_500),
-        });
-        let at = (now + takes).max(self.machines[place.machine].stalled_until);
-        if let Some(process) = self.process_at(place) {
-            process.batch_since = Some(now);
-        }
-        self.schedule.at(at, Happening::To(place, ForProcess::Batch));
-    }
-
-    fn carry_out_batch(&mut self, place: Place) -> Result<(), String> {
-        let stalled_until = self.machines[place.machine].stalled_until;
-        if self.schedule.now < stalled_until {
-            self.schedule.at(stalled_until, Happening::To(place, ForProcess::Batch));
-            return Ok(());
-        }
-        let Some(process) = self.process_at(place) else { return Ok(()) };
-        process.batch_since = None;
-        process.around.shelf().stalled_for = Duration::ZERO;
-        let Some(first) = process.orders.pop_front() else { return Ok(()) };
-        let who = process.identity.clone();
-        let (orders, journal) = (&mut process.orders, &mut process.journal);
-        let mut events = Vec::new();
-        let outcome = journal.batch(first, || orders.pop_front(), |_| {}, &mut |event| events.push(event));
-        if self.machines[place.machine].disk.is_dead() {
-            self.lose_power(place.machine);
-            return Ok(());
-        }
-        for event in &events {
-            self.witness.reported(place.machine, &who, event)?;
-            if let JournalEvent::Installed(installed) = event {
-                self.counts.checkpoints += u64::from(installed.outcome.is_some());
-            }
-        }
-        if let Err(reason) = outcome {
-            events.push(JournalEvent::Failed(reason));
-        }
-        for event in events {
-            self.turn(place, |process| process.node.handle(Event::Journal(event)))?;
-        }
-        if self.process_at(place).is_some_and(|process| !process.orders.is_empty() && process.batch_since.is_none()) {
-            self.begin_batch(place);
-        }
-        Ok(())
-    }
-
-    fn carry_out_checkpoint(&mut self, place: Place) -> Result<(), String> {
-        let Some(process) = self.process_at(place) else { return Ok(()) };
-        process.checkpoint_busy = false;
-        let Some((id, order)) = process.checkpoint_orders.pop_front() else { return Ok(()) };
-        let given_up = {
-            let mut shelf = process.around.shelf();
-            shelf.waiting_checkpoints -= 1;
-            shelf.given_up
-        };
-        let mut brakes = Brakes { keep: |_| given_up < id.0, rest: || {} };
-        let event = process.checkpoints.carry_out(id, order, &mut brakes);
-        if self.machines[place.machine].disk.is_dead() {
-            self.lose_power(place.machine);
-            return Ok(());
-        }
-        let Some(process) = self.process_at(place) else { return Ok(()) };
-        if !process.checkpoint_orders.is_empty() {
-            process.checkpoint_busy = true;
-            self.soon(place, ForProcess::Checkpoint);
-        }
-        match event {
-            Some(event) => self.turn(place, |process| process.node.handle(Event::Checkpoint(event))),
-            None => Ok(()),
-        }
-    }
-
-    // The network.
-
-    fn dial(&mut self, place: Place, number: u64, target: &Target) {
-        let Some(to) = self.place_of(&target.name) else { return };
-        let (now, delay, id) = (self.schedule.now, self.delay(), self.network.number());
-        self.network.links.insert(
-            id,
-            Link {
-                follower: place,
-                number,
-                target: to,
-                primary: None,
-                words: None,
-                messages: None,
-                follower_open: true,
-                primary_open: false,
-                up_at: now,
-                down_at: now,
-            },
-        );
-        let machine = &self.machines[to];
-        let (cut, process) = (self.network.is_cut(place.machine, to, now), machine.process.as_ref());
-        let not_connected = |reset| ForProcess::NotConnected(id, reset);
-        match process {
-            Some(process) if !cut => {
-                let primary = Place { machine: to, process: process.key };
-                self.schedule.after(delay, Happening::To(primary, ForProcess::Arrives(id)));
-                // If nobody answers, the connection is given up.
-                self.schedule.after(CONNECT_TIMEOUT, Happening::To(place, not_connected(false)));
-            }
-            None if !cut && machine.has_power => self.schedule.after(delay, Happening::To(place, not_connected(true))),
-            _ => self.schedule.after(CONNECT_TIMEOUT, Happening::To(place, not_connected(false))),
-        }
-    }
-
-    fn link_arrives(&mut self, place: Place, id: u64) {
-        let (now, delay) = (self.schedule.now, self.delay());
-        let Some(link) = self.network.links.get_mut(&id).filter(|link| link.follower_open) else { return };
-        link.primary = Some(place);
-        link.primary_open = true;
-        let follower = link.follower;
-        let at = self.network.arrival(place.machine, follower.machine, now, delay);
-        self.schedule.at(at, Happening::To(follower, ForProcess::Connected(id)));
-    }
-
-    fn link_connected(&mut self, place: Place, id: u64) -> Result<(), String> {
-        let Some(link) = self.network.links.get_mut(&id).filter(|link| link.follower_open) else { return Ok(()) };
-        let (sender, words) = tokio::sync::mpsc::unbounded_channel();
-        link.words = Some(words);
-        let number = link.number;
-        self.turn(place, |process| process.node.handle(Event::Upstream(number, UpstreamEvent::Connected(sender))))
-    }
-
-    /// One end closes; the other hears of it, after what was sent before, if `says_so` and the way is open.
-    pub(crate) fn close_link(&mut self, id: u64, at_primary: bool, says_so: bool) {
-        let (now, delay) = (self.schedule.now, self.delay());
-        let Some(link) = self.network.links.get_mut(&id) else { return };
-        let (from, to, sent) = if at_primary {
-            link.primary_open = false;
-            link.messages = None;
-            (link.target, Some(link.follower), link.down_at)
-        } else {
-            link.follower_open = false;
-            link.words = None;
-            (link.follower.machine, link.primary, link.up_at)
-        };
-        if let Some(to) = to.filter(|_| says_so) {
-            let at = self.network.arrival(from, to.machine, now, delay).max(sent);
-            self.schedule.at(at, Happening::To(to, ForProcess::LinkEnded(id)));
-        }
-        self.forget_link(id);
-    }
-
-    /// Something between the two ends it; both hear of it.
-    pub(crate) fn break_link(&mut self, id: u64) {
-        let Some(link) = self.network.links.get(&id) else { return };
-        for place in std::iter::once(link.follower).chain(link.primary) {
-            self.schedule.after(Duration::ZERO, Happening::To(place, ForProcess::LinkEnded(id)));
-        }
-    }
-
-    fn forget_link(&mut self, id: u64) {
-        let over = self.network.links.get(&id).is_some_and(|link| !link.follower_open && !link.primary_open);
-        if over {
-            self.network.links.remove(&id);
-            self.network.fetches.retain(|_, fetch| fetch.link != id);
-        }
-    }
-
-    fn link_ended(&mut self, place: Place, id: u64) -> Result<(), String> {
-        let Some(link) = self.network.links.get_mut(&id) else { return Ok(()) };
-        if link.follower == place && link.follower_open {
-            link.follower_open = false;
-            link.words = None;
-            let number = link.number;
-            self.forget_link(id);
-            return self.turn(place, |process| {
-                let closed = UpstreamEvent::Closed { reset: true, reason: "the stream ended".into() };
-                process.node.handle(Event::Upstream(number, closed));
-            });
-        }
-        if link.primary == Some(place) && link.primary_open {
-            link.primary_open = false;
-            link.messages = None;
-            self.forget_link(id);
-            return self.turn(place, |process| {
-                process.node.handle(Event::Follower(StreamId(id), FollowerEvent::Closed));
-            });
-        }
-        Ok(())
-    }
-
-    fn collect_words(&mut self, place: Place) {
-        let own: Vec<u64> =
-            self.network.links.iter().filter(|(_, link)| link.follower == place).map(|(id, _)| *id).collect();
-        for id in own {
-            loop {
-                let delay = self.delay();
-                let now = self.schedule.now;
-                let Some(link) = self.network.links.get_mut(&id) else { break };
-                let Some(Ok(word)) = link.words.as_mut().map(tokio::sync::mpsc::UnboundedReceiver::try_recv) else {
-                    break;
-                };
-                let Some(primary) = link.primary.filter(|_| link.follower_open) else { continue };
-                let (from, before) = (link.follower.machine, link.up_at);
-                let at = self.network.arrival(from, primary.machine, now, delay).max(before);
-                if let Some(link) = self.network.links.get_mut(&id) {
-                    link.up_at = at;
-                }
-                self.schedule.at(at, Happening::To(primary, ForProcess::Word(id, word)));
-            }
-        }
-    }
-
-    fn collect_messages(&mut self, place: Place) -> Result<(), String> {
-        let own: Vec<u64> =
-            self.network.links.iter().filter(|(_, link)| link.primary == Some(place)).map(|(id, _)| *id).collect();
-        for id in own {
-            loop {
-                let delay = self.delay();
-                let now = self.schedule.now;
-                let Some(link) = self.network.links.get_mut(&id) else { break };
-                let Some(messages) = link.messages.as_mut() else { break };
-                match messages.try_recv() {
-                    Ok(message) => {
-                        let (follower, before) = (link.follower, link.down_at);
-                        if let PrimaryMessage::Records(records) = &message
-                            && records.frames.last().is_some_and(|frame| frame.position.epoch == records.epoch)
-                            && let Some(process) = &self.machines[place.machine].process
-                        {
-                            self.witness.wrote(&process.identity, records.epoch)?;
-                        }
-                        let at = self.network.arrival(place.machine, follower.machine, now, delay).max(before);
-                        if let Some(link) = self.network.links.get_mut(&id) {
-                            link.down_at = at;
-                        }
-                        self.schedule.at(at, Happening::To(follower, ForProcess::Message(id, message)));
-                    }
-                    Err(TryRecvError::Empty) => break,
-                    Err(TryRecvError::Disconnected) => {
-                        self.close_link(id, true, true);
-                        break;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn hear_word(&mut self, place: Place, id: u64, word: ToPrimary) -> Result<(), String> {
-        let Some(link) = self.network.links.get_mut(&id) else { return Ok(()) };
-        if link.primary != Some(place) || !link.primary_open {
-            return Ok(());
-        }
-        let event = match word {
-            ToPrimary::Hello(hello, _) => {
-                let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
-                link.messages = Some(messages);
-                FollowerEvent::Hello(hello, sender)
-            }
-            ToPrimary::Acknowledge(ack, _) => FollowerEvent::Acknowledge(ack),
-            ToPrimary::CaughtUp(floor) => FollowerEvent::CaughtUp(floor),
-            ToPrimary::Leaving(reason, _) => FollowerEvent::Leaving(reason),
-            ToPrimary::Fetch { epoch, sync_id, queue, from } => {
-                return self.begin_fetch(place, Fetch { link: id, epoch, sync_id, queue, from });
-            }
-        };
-        self.turn(place, |process| process.node.handle(Event::Follower(StreamId(id), event)))
-    }
-
-    fn hear_message(&mut self, place: Place, id: u64, message: PrimaryMessage) -> Result<(), String> {
-        let Some(link) = self.network.links.get(&id).filter(|link| link.follower_open) else { return Ok(()) };
-        let number = link.number;
-        match &message {
-            PrimaryMessage::Base(_) => self.counts.catch_ups += 1,
-            PrimaryMessage::Welcome(welcome) => {
-                self.counts.resumes += u64::from(matches!(welcome.resume, Resume::After(_)));
-            }
-            _ => {}
-        }
-        self.turn(place, |process| process.node.handle(Event::Upstream(number, UpstreamEvent::Message(message))))
-    }
-
-    // A queue's backlog, chunk by chunk.
-
-    fn begin_fetch(&mut self, place: Place, fetch: Fetch) -> Result<(), String> {
-        let id = self.network.number();
-        self.network.fetches.insert(id, fetch);
-        self.ask_for_chunk(place, id)
-    }
-
-    fn ask_for_chunk(&mut self, place: Place, id: u64) -> Result<(), String> {
-        let Some(fetch) = self.network.fetches.get(&id) else { return Ok(()) };
-        let Fetch { epoch, sync_id, queue, from, .. } = *fetch;
-        let (reply, answer) = tokio::sync::oneshot::channel();
-        let request = BacklogRequest { epoch, sync_id, queue, from };
-        if let Some(process) = self.process_at(place) {
-            process.replies.insert(id, answer);
-        }
-        self.turn(place, |process| {
-            process.node.handle(Event::Follower(StreamId(0), FollowerEvent::Backlog { request, reply }));
-        })
-    }
-
-    fn collect_replies(&mut self, place: Place) {
-        let Some(process) = self.process_at(place) else { return };
-        let mut there = Vec::new();
-        process.replies.retain(|id, reply| match reply.try_recv() {
-            Ok(answer) => {
-                there.push((*id, answer));
-                false
-            }
-            Err(tokio::sync::oneshot::error::TryRecvError::Empty) => true,
-            Err(tokio::sync::oneshot::error::TryRecvError::Closed) => {
-                there.push((*id, Err("the broker is ending".into())));
-                false
-            }
-        });
-        for (id, answer) in there {
-            let (now, delay) = (self.schedule.now, self.delay());
-            let Some(fetch) = self.network.fetches.get_mut(&id) else { continue };
-            let Some(link) = self.network.links.get(&fetch.link) else { continue };
-            let at = self.network.arrival(place.machine, link.follower.machine, now, delay);
-            let (follower, link) = (link.follower, self.network.fetches[&id].link);
-            let what = match answer {
-                Ok(BacklogReply { as_of, frames, messages, bytes, next, done }) => {
-                    let Some(fetch) = self.network.fetches.get_mut(&id) else { continue };
-                    let from = std::mem::replace(&mut fetch.from, next);
-                    let (sync_id, queue) = (fetch.sync_id, fetch.queue);
-                    ForProcess::Backlog(
-                        id,
-                        Box::new(Backlog { sync_id, queue, as_of, frames, messages, bytes, from, next, done }),
-                    )
-                }
-                Err(reason) => ForProcess::FetchFailed(link, reason),
-            };
-            self.schedule.at(at, Happening::To(follower, what));
-        }
-    }
-
-    fn hear_backlog(&mut self, place: Place, id: u64, backlog: Backlog) -> Result<(), String> {
-        let (now, delay) = (self.schedule.now, self.delay());
-        let Some(fetch) = self.network.fetches.get(&id) else { return Ok(()) };
-        let Some(link) = self.network.links.get(&fetch.link).filter(|link| link.follower_open) else { return Ok(()) };
-        let (number, primary, done) = (link.number, link.primary, backlog.done);
-        if done {
-            self.network.fetches.remove(&id);
-        } else if let Some(primary) = primary {
-            let at = self.network.arrival(place.machine, primary.machine, now, delay);
-            self.schedule.at(at, Happening::To(primary, ForProcess::FetchNext(id)));
-        }
-        let (taken, _) = tokio::sync::oneshot::channel();
-        self.turn(place, |process| {
-            process.node.handle(Event::Upstream(number, UpstreamEvent::Backlog(backlog, taken)));
-        })
-    }
-
-    // The Lease.
-
-    fn asker_number(asker: &Asker) -> usize {
-        match asker {
-            Asker::Keeper(place, _) | Asker::Backup(place) => place.machine,
-            Asker::Operator => OPERATOR,
-        }
-    }
-
-    fn request(&mut self, asker: Asker, request: LeaseRequest) {
-        let now = self.schedule.now;
-        let reached = self.api.is_reached_by(Self::asker_number(&asker), now);
-        let slow = now < self.api.slow_until;
-        let delay = self.delay() + Duration::from_millis(if slow { self.rng.random_range(100..1500) } else { 1 });
-        let loses = self.plan.lost_answers > 0 && !self.is_calm && self.rng.random_ratio(self.plan.lost_answers, 10);
-        // A request that is given up may take effect all the same, now or much later, or never.
-        if !reached || loses || delay > REQUEST_TIMEOUT {
-            let lost = LeaseAnswer::Unknown("no answer".into());
-            self.schedule.after(REQUEST_TIMEOUT, Happening::Answer(asker.clone(), request.clone(), lost));
-            let arrives = match reached {
-                true => self.rng.random_bool(0.7),
-                false => self.rng.random_bool(0.2),
-            };
-            if arrives {
-                let at = Duration::from_millis(self.rng.random_range(1..4_000));
-                self.schedule.after(at, Happening::Request(asker, request, true));
-            }
-            return;
-        }
-        self.schedule.after(delay, Happening::Request(asker, request, false));
-    }
-
-    /// It takes effect. `lost`: nobody waits for the answer any more.
-    fn serve(&mut self, asker: Asker, request: LeaseRequest, lost: bool) -> Result<(), String> {
-        if self.schedule.now < self.api.down_until && lost {
-            return Ok(());
-        }
-        let before = self.api.lease().cloned();
-        let answer = self.api.serve(request.clone());
-        if let LeaseAnswer::Written(_) = answer {
-            self.lease_written(before.as_ref())?;
-        }
-        if !lost {
-            let delay = self.delay();
-            self.schedule.after(delay, Happening::Answer(asker, request, answer));
-        }
-        Ok(())
-    }
-
-    fn lease_written(&mut self, before: Option<&Lease>) -> Result<(), String> {
-        let Some(lease) = self.api.lease().cloned() else { return Ok(()) };
-        match before {
-            Some(before) if before.epoch() < lease.epoch() => self.counts.elections += 1,
-            Some(before) if before.in_sync().len() > lease.in_sync().len() => self.counts.shrinks += 1,
-            Some(before) if before.in_sync().len() < lease.in_sync().len() => self.counts.grows += 1,
-            None if self.counts.leases_deleted > 0 => self.counts.leases_recreated += 1,
-            _ => {}
-        }
-        if before.is_none_or(|before| !before.same_configuration(&lease)) {
-            self.tell(|_| format!("the Lease: {lease}"));
-            let standings = self.standings();
-            self.witness.lease_changed(&lease, &standings)?;
-        }
-        self.spread_lease();
-        Ok(())
-    }
-
-    /// Every watcher sees the Lease as it is now, sooner or later.
-    pub(crate) fn spread_lease(&mut self) {
-        for machine in 0..self.machines.len() {
-            if let Some(process) = &self.machines[machine].process {
-                self.show_lease_to(Place { machine, process: process.key });
-            }
-        }
-        let (seen, lag) = (self.api.seen(), self.lag());
-        if self.api.is_reached_by(OPERATOR, self.schedule.now) {
-            self.schedule.after(lag, Happening::OperatorSees(seen));
-        }
-    }
-
-    pub(crate) fn show_lease_to(&mut self, place: Place) {
-        let (seen, lag) = (self.api.seen(), self.lag());
-        if self.api.is_reached_by(place.machine, self.schedule.now) {
-            self.schedule.after(lag, Happening::To(place, ForProcess::Seen(seen)));
-        }
-    }
-
-    fn lag(&mut self) -> Duration {
-        let most = if self.is_calm { 20 } else { self.plan.watch_lag.as_millis() as u64 };
-        Duration::from_millis(self.rng.random_range(1..=most))
-    }
-
-    fn answer(&mut self, asker: Asker, request: LeaseRequest, answer: LeaseAnswer) -> Result<(), String> {
-        match asker {
-            Asker::Keeper(place, epoch) => self.turn_unless_frozen(place, LeaseEvent::Answer(epoch, answer)),
-            Asker::Backup(place) => match (request, answer) {
-                (LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }, LeaseAnswer::Written(version)) => {
-                    self.turn_unless_frozen(place, LeaseEvent::Seen(Some((lease, version))))
-                }
-                _ => Ok(()),
-            },
-            Asker::Operator => {
-                self.operator.busy = false;
-                let now = self.schedule.now;
-                if let (
-                    LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease },
-                    LeaseAnswer::Written(version),
-                ) = (request, answer)
-                {
-                    let seen = Some((lease.clone(), version));
-                    self.operator.tracker.observe(now, seen.clone());
-                    // The chosen one is told at once.
-                    let holder = lease.holder().and_then(|holder| self.place_of(&holder.name));
-                    if let Some(machine) = holder
-                        && let Some(process) = &self.machines[machine].process
-                        && !self.network.is_cut(OPERATOR, machine, now)
-                    {
-                        let place = Place { machine, process: process.key };
-                        let delay = self.delay();
-                        self.schedule.after(delay, Happening::To(place, ForProcess::Seen(seen)));
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-
-    fn turn_unless_frozen(&mut self, place: Place, event: LeaseEvent) -> Result<(), String> {
-        self.deliver(place, ForProcess::Event(Box::new(Event::Lease(event))))
-    }
-
-    // Electors.
-
-    /// What `from` hears of a replica when it asks.
-    fn ask(&self, from: usize, to: usize) -> Result<Option<understudy_node::NodeStatus>, Loss> {
-        let now = self.schedule.now;
-        let machine = &self.machines[to];
-        let cut = self.network.is_cut(from, to, now) || self.network.is_cut(to, from, now);
-        if cut || !machine.has_power || machine.is_frozen(now) {
-            return Err(Loss::Silent);
-        }
-        match &machine.process {
-            Some(process) => Ok(Some(process.shared.status.borrow().clone())),
-            None => Err(Loss::Reset),
-        }
-    }
-
-    fn operator_looks(&mut self) {
-        let now = self.schedule.now;
-        self.schedule.after(OPERATOR_LOOKS, Happening::OperatorLooks);
-        if now < self.operator.away_until {
-            return;
-        }
-        for machine in 0..self.machines.len() {
-            let said = self.ask(OPERATOR, machine);
-            let name = self.machines[machine].name.clone();
-            let knows_end = self.machines[machine].process.is_none()
-                && now > self.machines[machine].ended_at + Duration::from_millis(150);
-            let sight = self.operator.sights.entry(name).or_default();
-            match said {
-                Ok(Some(status)) => sight.hear(now, report(&status, now)),
-                Ok(None) => {}
-                Err(how) => {
-                    sight.lose(now, how);
-                    sight.gone |= how == Loss::Reset && knows_end && sight.report.is_some();
-                }
-            }
-        }
-        if self.operator.busy {
-            return;
-        }
-        let names = self.names();
-        let view = view(
-            now,
-            Elector::Operator,
-            &self.operator.tracker,
-            &self.operator.sights,
-            &names,
-            self.plan.replicated_only,
-        );
-        if let Some(request) = self.request_of(decide(now, &view)) {
-            self.operator.busy = true;
-            self.request(Asker::Operator, request);
-        }
-    }
-
-    fn backup_looks(&mut self, place: Place) {
-        let clock = self.machines[place.machine].clock(self.schedule.now);
-        let Some(process) = self.process_at(place) else { return };
-        let status = process.shared.status.borrow().clone();
-        if !matches!(&status.role, RoleStatus::Backup { primary: None, .. }) {
-            process.sights.clear();
-            return;
-        }
-        let me = process.identity.clone();
-        for machine in 0..self.machines.len() {
-            let said =
-                if machine == place.machine { Ok(Some(status.clone())) } else { self.ask(place.machine, machine) };
-            let name = self.machines[machine].name.clone();
-            let Some(process) = self.process_at(place) else { return };
-            let sight = process.sights.entry(name).or_default();
-            match said {
-                Ok(Some(status)) => match report(&status, clock) {
-                    Some(report) => sight.hear(clock, Some(report)),
-                    None => sight.lose(clock, Loss::Reset),
-                },
-                Ok(None) => {}
-                Err(how) => sight.lose(clock, how),
-            }
-        }
-        let (names, replicated) = (self.names(), self.plan.replicated_only);
-        let Some(process) = self.process_at(place) else { return };
-        let view = view(clock, Elector::Backup(me), &process.tracker, &process.sights, &names, replicated);
-        if let Some((epoch, primary)) = whom_to_follow(&view) {
-            self.control(place.machine, ControlEvent::Follow(epoch, primary));
-        }
-        if let Some(request) = self.request_of(decide(clock, &view)) {
-            self.request(Asker::Backup(place), request);
-        }
-    }
-
-    fn request_of(&mut self, decision: Decision) -> Option<LeaseRequest> {
-        match decision {
-            Decision::Elect { expected, lease, candidate, reason } => {
-                self.tell(|_| format!("elects {candidate}: {reason}"));
-                Some(LeaseRequest::Swap { expected, lease })
-            }
-            Decision::Create { lease, candidate, reason } => {
-                self.tell(|_| format!("creates a Lease for {candidate}: {reason}"));
-                Some(LeaseRequest::Create { lease })
-            }
-            Decision::Wait { .. } | Decision::Blocked { .. } => None,
-        }
-    }
-
-    /// A person, or a pod's end, asks the node for something.
-    pub(crate) fn control(&mut self, machine: usize, event: ControlEvent) {
-        if let Some(process) = &self.machines[machine].process {
-            let place = Place { machine, process: process.key };
-            let delay = self.delay();
-            let event = Box::new(Event::Control(event));
-            self.schedule.after(delay, Happening::To(place, ForProcess::Event(event)));
-        }
     }
 }
 
