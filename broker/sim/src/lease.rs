@@ -37,10 +37,12 @@ impl World {
             };
             if arrives {
                 let at = Duration::from_millis(self.rng.random_range(1..4_000));
+                self.requests_under_way += 1;
                 self.schedule.after(at, Happening::Request(asker, request, true));
             }
             return;
         }
+        self.requests_under_way += 1;
         self.schedule.after(delay, Happening::Request(asker, request, false));
     }
 

@@ -96,6 +96,8 @@ pub(crate) struct World {
     pub(crate) witness: Witness,
     pub(crate) counts: Counts,
     pub(crate) is_calm: bool,
+    /// To the API server, and not taken effect yet; some never will.
+    pub(crate) requests_under_way: usize,
     /// Of everything that happened, in order: two runs of a seed end with the same.
     pub(crate) trace: u64,
     pub(crate) story: Option<Vec<String>>,
@@ -120,6 +122,7 @@ impl World {
             witness: Witness::default(),
             counts: Counts { seeds: 1, ..Counts::default() },
             is_calm: false,
+            requests_under_way: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             story: tells.then(Vec::new),
             seed,
@@ -177,7 +180,10 @@ impl World {
                 self.operator_looks();
                 Ok(())
             }
-            Happening::Request(asker, request, lost) => self.serve(asker, request, lost),
+            Happening::Request(asker, request, lost) => {
+                self.requests_under_way -= 1;
+                self.serve(asker, request, lost)
+            }
             Happening::Answer(asker, request, answer) => self.answer(asker, request, answer),
             Happening::OperatorSees(seen) => {
                 let now = self.schedule.now;
