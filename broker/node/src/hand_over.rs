@@ -97,8 +97,10 @@ impl Node {
         let in_sync = role.primary.followers().filter(|follower| follower.in_sync);
         let mut reachable: BTreeSet<_> = in_sync.map(|follower| follower.identity).collect();
         // This replica reads its log again before it follows, if it does not end, and the successor's first commits would wait
-        // for that. So it stays only where it is needed.
-        if self.leaving.is_none() && reachable.len() < self.config.min_in_sync {
+        // for that. So it stays only where it is needed: for `minInSync`, or because the successor's process may end before it
+        // has begun, and where memory is what counts nobody would have everything.
+        let is_needed = self.config.replicated_only || reachable.len() < self.config.min_in_sync;
+        if self.leaving.is_none() && is_needed {
             reachable.insert(self.me.clone());
         }
         tracing::info!(successor = %hand_over.successor, paused_ms = paused_for.as_millis(), is_drained, "the swap");
