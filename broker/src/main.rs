@@ -6,6 +6,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use understudy_broker::{Arguments, Config, INSPECT, run, run_inspect};
 
+// A broker keeps its rules.
+const _: () = assert!(!understudy_record::variant::IS_COMPILED_IN, "the feature `variants` is for simulations alone");
+
 /// Bodies are allocated on clients' threads and freed on the core thread. The C library's allocator keeps what is freed that
 /// way, so that a memory alarm would not end when the backlog is gone; this one gives it back within seconds.
 #[global_allocator]

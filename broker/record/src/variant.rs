@@ -47,6 +47,9 @@ impl Variant {
     ];
 }
 
+/// Whether this build can break a rule at all: a broker refuses to be compiled so.
+pub const IS_COMPILED_IN: bool = cfg!(feature = "variants");
+
 #[cfg(feature = "variants")]
 thread_local! {
     static BROKEN: std::cell::Cell<Option<Variant>> = const { std::cell::Cell::new(None) };
