@@ -488,10 +488,10 @@ impl World {
         self.collect_messages(place)?;
         self.collect_replies(place);
         self.collect_outboxes(place.machine)?;
-        let Some(process) = self.process_at(place) else { return Ok(()) };
-        let status = process.shared.status.borrow().clone();
+        let process = self.machines[place.machine].process.as_mut().filter(|process| process.key == place.process);
+        let Some(process) = process else { return Ok(()) };
         if process.node.has_ended() {
-            let flaw = process.around.shelf().flaw;
+            let (status, flaw) = (process.shared.status.borrow().clone(), process.around.shelf().flaw);
             self.tell(|_| format!("machine {} ends: {:?}", place.machine, status.failure));
             if let Some(flaw) = flaw {
                 return Err(format!("{} is not to be counted on ({flaw:?}): {:?}", status.me, status.failure));
@@ -501,11 +501,13 @@ impl World {
             self.plan_start(place.machine, 50..400);
             return Ok(());
         }
-        if process.node.has_work() && !process.works {
-            process.works = true;
+        let starts_work = process.node.has_work() && !std::mem::replace(&mut process.works, true);
+        let committed = process.shared.status.borrow().committed;
+        self.witness.committed(place.machine, &process.identity, committed)?;
+        if starts_work {
             self.schedule.after(Duration::from_micros(50), Happening::To(place, ForProcess::Work));
         }
-        self.witness.committed(place.machine, &status.me, status.committed)
+        Ok(())
     }
 
     fn carry_out(&mut self, place: Place, act: Act) -> Result<(), String> {
