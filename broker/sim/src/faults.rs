@@ -237,5 +237,7 @@ impl World {
             self.freeze(place, now);
         }
         self.spread_lease();
+        // What was late in the storm may be seen after that: watchers list once more.
+        self.schedule.after(self.plan.watch_lag, Happening::FaultEnds(FaultStep::ApiBack));
     }
 }
