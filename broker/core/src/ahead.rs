@@ -8,7 +8,38 @@ use understudy_record::Index;
 
 use crate::entry::Entry;
 use crate::queue::Queue;
-use crate::{HEAD_BYTES, LOAD_BYTES, LOAD_MESSAGES, MAX_DELIVERIES_PER_STEP};
+use crate::{HEAD_BYTES, LEAST_REACH, LOAD_BYTES, LOAD_MESSAGES, MAX_DELIVERIES_PER_STEP};
+
+/// How many messages are enough ahead; twice as many are asked for in one go, up to a batch's bounds. It falls back to a few
+/// where memory is so short that what was ahead had to leave before somebody took it, and doubles with each batch: such a
+/// queue would else read the same messages again for each one that it hands out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach(usize);
+
+impl Default for Reach {
+    /// More messages than one step hands out need not lie there, however light they are.
+    fn default() -> Self {
+        Self(MAX_DELIVERIES_PER_STEP)
+    }
+}
+
+impl Reach {
+    pub(crate) fn fall_back(&mut self) {
+        self.0 = LEAST_REACH;
+    }
+
+    pub(crate) fn grow(&mut self) {
+        self.0 = (self.0 * 2).min(MAX_DELIVERIES_PER_STEP);
+    }
+
+    fn is_short(self) -> bool {
+        self.0 < MAX_DELIVERIES_PER_STEP
+    }
+
+    fn batch_messages(self) -> usize {
+        (self.0 * 2).min(LOAD_MESSAGES)
+    }
+}
 
 /// A stretch of ready messages, from the next one to hand out: all of them are in memory or asked for.
 #[derive(Debug, Default)]
@@ -42,11 +73,10 @@ impl Window {
         }
     }
 
-    /// Half a batch, so that the next is there before the last one is used up. More messages than one step hands out need
-    /// not lie there, however light they are.
-    fn is_enough_with(&self, next: Option<&Self>) -> bool {
+    /// Half a batch, so that the next is there before the last one is used up.
+    fn is_enough_with(&self, next: Option<&Self>, reach: Reach) -> bool {
         let (bytes, messages) = next.map_or((0, 0), |next| (next.bytes, next.messages));
-        self.bytes + bytes >= HEAD_BYTES || self.messages + messages >= MAX_DELIVERIES_PER_STEP
+        self.bytes + bytes >= HEAD_BYTES || self.messages + messages >= reach.0
     }
 
     fn grow(&mut self, to: u64, bytes: u32) {
@@ -57,17 +87,23 @@ impl Window {
 }
 
 /// Messages to be read back in one go.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) indexes: Vec<Index>,
     pub(crate) bytes: u64,
+    most: usize,
 }
 
 impl Batch {
+    /// Of a queue that looks so far.
+    pub(crate) fn of(reach: Reach) -> Self {
+        Self { indexes: Vec::new(), bytes: 0, most: reach.batch_messages() }
+    }
+
     /// `false`: it is full. A message heavier than a batch is one by itself.
     pub(crate) fn add(&mut self, index: Index, bytes: u32) -> bool {
         let bytes = u64::from(bytes);
-        let fits = self.bytes + bytes <= LOAD_BYTES && self.indexes.len() < LOAD_MESSAGES;
+        let fits = self.bytes + bytes <= LOAD_BYTES && self.indexes.len() < self.most;
         if fits || self.indexes.is_empty() {
             self.bytes += bytes;
             self.indexes.push(index);
@@ -107,13 +143,19 @@ impl Look<'_> {
 impl Queue {
     /// Nothing more need be read back now: everything is in memory, or enough of what comes next.
     pub(crate) fn has_enough_ahead(&self) -> bool {
-        self.resident == self.entries.len() || self.sees_enough_ahead()
+        self.resident == self.entries.len() || self.sees_enough_ahead() || self.waits_for_room()
+    }
+
+    /// What is read beyond the next message would leave again before anybody has room for it, and be asked for once more.
+    fn waits_for_room(&self) -> bool {
+        let next_is_there = || self.peek().is_some_and(|(_, entry)| entry.is_resident());
+        self.reach.is_short() && self.session.active.is_empty() && next_is_there()
     }
 
     /// Nothing need be looked at to know what comes next.
     pub(crate) fn sees_enough_ahead(&self) -> bool {
         let seen = self.returned.last().is_none_or(|last| self.returned_ahead.covers(*last));
-        self.returned_ahead.is_enough_with(seen.then_some(&self.ahead))
+        self.returned_ahead.is_enough_with(seen.then_some(&self.ahead), self.reach)
     }
 
     /// Looks on, over what is in memory, until there is enough ahead or `up_to` is reached. Stored messages go into `batch`
@@ -122,13 +164,13 @@ impl Queue {
         let mut look = Look { up_to: up_to.0, batch, passed: 0, passed_since_stored: None };
         for key in self.returned.range(self.returned_ahead.to + 1..) {
             let Some(entry) = self.entries.get(*key) else { break };
-            if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None)) {
+            if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None, self.reach)) {
                 return look.passed;
             }
             self.returned_ahead.grow(*key, entry.memory_bytes());
         }
         for (key, entry) in self.entries.iter_after(self.ahead.to.max(self.cursor)) {
-            if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead))) {
+            if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead), self.reach)) {
                 return look.passed;
             }
             self.ahead.grow(key, entry.memory_bytes());

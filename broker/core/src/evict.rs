@@ -188,9 +188,13 @@ impl Queue {
             }
             Level::Head if consumed => true,
             Level::Head | Level::ConsumedHead => {
-                let next = self.peek().filter(|_| consumed).map(|(index, _)| index.0);
+                let (next, before) = (self.peek().filter(|_| consumed).map(|(index, _)| index.0), self.resident);
                 self.forget_ahead();
-                self.evict_down(u64::MAX, 0, next, sweep)
+                let done = self.evict_down(u64::MAX, 0, next, sweep);
+                if self.resident < before {
+                    self.reach.fall_back();
+                }
+                done
             }
         };
         if !done {

@@ -135,6 +135,9 @@ pub const LOAD_BYTES: u64 = 512 << 10;
 /// The same in messages: the list of indexes stays small, and so does what a reader has to look up in one go.
 pub const LOAD_MESSAGES: usize = 1024;
 
+/// Messages that a queue wants ahead again at first, after memory was too short for those it had: about a consumer's credit.
+pub const LEAST_REACH: usize = 8;
+
 /// What a large message counts for in memory: about its last part, whatever its length, since the others never are.
 pub const LARGE_RESIDENT_BYTES: u32 = 512 << 10;
 

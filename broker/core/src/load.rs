@@ -136,7 +136,7 @@ impl Core {
             self.loads.wanting.push_back(id);
             return;
         }
-        let mut batch = Batch::default();
+        let mut batch = Batch::of(queue.reach);
         for get in queue.session.gets.iter_mut().filter(|get| get.index <= committed) {
             get.asked = batch.add(get.index, get.bytes);
             if !get.asked {
@@ -147,6 +147,7 @@ impl Core {
         if batch.indexes.is_empty() {
             return;
         }
+        queue.reach.grow();
         batch.indexes.sort_unstable();
         batch.indexes.dedup();
         queue.session.loading = Some(Asked { bytes: batch.bytes, messages: batch.indexes.len() });

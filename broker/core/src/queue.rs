@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate};
 
-use crate::ahead::Window;
+use crate::ahead::{Reach, Window};
 use crate::command::ConnectionId;
 use crate::entry::Entry;
 use crate::evict::Listed;
@@ -48,6 +48,7 @@ pub(crate) struct Queue {
     pub(crate) returned_ahead: Window,
     /// What comes next above the cursor.
     pub(crate) ahead: Window,
+    pub(crate) reach: Reach,
     /// No message below this index is handed out and resident.
     pub(crate) handed_out_from: u64,
     pub(crate) listed: Listed,
@@ -111,6 +112,7 @@ impl Queue {
             runs: Runs::default(),
             returned_ahead: Window::default(),
             ahead: Window::default(),
+            reach: Reach::default(),
             handed_out_from: u64::MAX,
             listed: Listed::No,
             session: QueueSession::default(),

@@ -299,7 +299,8 @@ impl StorageFile for SimFile {
     fn append(&self, slices: &mut [IoSlice<'_>]) -> io::Result<()> {
         let disk = &mut *self.storage.disk();
         let dies = disk.change()?;
-        let mut bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
+        let mut bytes = Vec::with_capacity(slices.iter().map(|slice| slice.len()).sum());
+        slices.iter().for_each(|slice| bytes.extend_from_slice(slice));
         let due = disk.faults.write_error_after == Some(0);
         disk.faults.write_error_after = disk.faults.write_error_after.and_then(|left| left.checked_sub(1));
         let mut outcome = if due { Err(io::Error::other("EIO")) } else { Ok(()) };
@@ -311,7 +312,7 @@ impl StorageFile for SimFile {
             *space -= bytes.len() as u64;
         }
         let file = &mut disk.files[self.id];
-        file.data.extend(&bytes);
+        file.data.extend_from_slice(&bytes);
         file.unsynced.push(Change::Append(bytes));
         if dies { Err(no_power()) } else { outcome }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use understudy_node::{Brakes, Event, JournalEvent};
 
+use crate::faults::POWER_IS_BACK;
 use crate::network::Place;
 use crate::world::{ForProcess, Happening, World};
 
@@ -37,7 +38,7 @@ impl World {
         let mut events = Vec::new();
         let outcome = journal.batch(first, || orders.pop_front(), |_| {}, &mut |event| events.push(event));
         if self.machines[place.machine].disk.is_dead() {
-            self.lose_power(place.machine);
+            self.lose_power(place.machine, POWER_IS_BACK);
             return Ok(());
         }
         for event in &events {
@@ -70,7 +71,7 @@ impl World {
         let mut brakes = Brakes { keep: |_| given_up < id.0, rest: || {} };
         let event = process.checkpoints.carry_out(id, order, &mut brakes);
         if self.machines[place.machine].disk.is_dead() {
-            self.lose_power(place.machine);
+            self.lose_power(place.machine, POWER_IS_BACK);
             return Ok(());
         }
         let Some(process) = self.process_at(place) else { return Ok(()) };

@@ -12,6 +12,9 @@ use crate::network::OPERATOR;
 use crate::plan::Fault;
 use crate::world::{Happening, World};
 
+/// After so many milliseconds.
+pub(crate) const POWER_IS_BACK: std::ops::Range<u64> = 100..2500;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultStep {
     PowerBack(usize),
@@ -47,11 +50,11 @@ impl World {
                     let faults = Faults { power_loss_at: Some(at), ..Faults::default() };
                     self.machines[machine].disk.set_faults(faults);
                 } else {
-                    self.lose_power(machine);
+                    self.lose_power(machine, POWER_IS_BACK);
                 }
             }
             Fault::PowerLossOfAll if !self.plan.replicated_only => {
-                (0..self.machines.len()).for_each(|machine| self.lose_power(machine));
+                (0..self.machines.len()).for_each(|machine| self.lose_power(machine, POWER_IS_BACK));
             }
             Fault::Freeze => {
                 let until = now + self.span(50..4000);
@@ -67,10 +70,8 @@ impl World {
             }
             Fault::Isolate => self.isolate(machine),
             Fault::LoseDisk if self.may_lose_disk(machine) => {
-                self.counts.disks_lost += 1;
                 self.end_process(machine, true);
-                self.machines[machine].disk = SimStorage::new();
-                self.machines[machine].store = None;
+                self.lose_disk(machine);
                 self.plan_start(machine, 50..1000);
             }
             // They strike later, when nobody may be left whose memory has what this one's has.
@@ -101,8 +102,7 @@ impl World {
             }
             // Once: a creation that is under way across two deletions names no version, and nothing tells that it is late.
             Fault::DeleteLease if self.api.lease().is_some() && self.counts.leases_deleted == 0 => {
-                self.counts.leases_deleted += 1;
-                self.api.delete();
+                self.delete_lease();
                 self.spread_lease();
             }
             Fault::OperatorAway => self.operator.away_until = now + self.span(500..8000),
@@ -119,7 +119,7 @@ impl World {
         }
     }
 
-    fn span(&mut self, millis: std::ops::Range<u64>) -> Duration {
+    pub(crate) fn span(&mut self, millis: std::ops::Range<u64>) -> Duration {
         Duration::from_millis(self.rng.random_range(millis))
     }
 
@@ -151,17 +151,35 @@ impl World {
         self.control(machine, ControlEvent::HandOver { epoch, to, reply });
     }
 
-    pub(crate) fn lose_power(&mut self, machine: usize) {
+    /// `back_in`: after how many milliseconds it is back.
+    pub(crate) fn lose_power(&mut self, machine: usize, back_in: std::ops::Range<u64>) {
         if !self.machines[machine].has_power {
             return;
         }
+        self.cut_power(machine);
+        let span = self.span(back_in);
+        self.schedule.after(span, Happening::FaultEnds(FaultStep::PowerBack(machine)));
+    }
+
+    /// Until somebody gives it back.
+    pub(crate) fn cut_power(&mut self, machine: usize) {
         self.counts.power_losses += 1;
         self.end_process(machine, false);
         let seed = self.rng.random();
         self.machines[machine].disk.crash(seed);
         self.machines[machine].has_power = false;
-        let span = self.span(100..2500);
-        self.schedule.after(span, Happening::FaultEnds(FaultStep::PowerBack(machine)));
+    }
+
+    /// No process is on it.
+    pub(crate) fn lose_disk(&mut self, machine: usize) {
+        self.counts.disks_lost += 1;
+        self.machines[machine].disk = SimStorage::new();
+        self.machines[machine].store = None;
+    }
+
+    pub(crate) fn delete_lease(&mut self) {
+        self.counts.leases_deleted += 1;
+        self.api.delete();
     }
 
     /// With `durability: Replicated` one member's memory has to stay; otherwise any process may end.
@@ -179,7 +197,7 @@ impl World {
         })
     }
 
-    fn may_lose_disk(&self, machine: usize) -> bool {
+    pub(crate) fn may_lose_disk(&self, machine: usize) -> bool {
         let Some(lease) = self.api.lease().filter(|_| self.requests_under_way == 0) else { return false };
         let holds = |other: usize| {
             let store = self.machines[other].store;
@@ -219,5 +237,7 @@ impl World {
             self.freeze(place, now);
         }
         self.spread_lease();
+        // What was late in the storm may be seen after that: watchers list once more.
+        self.schedule.after(self.plan.watch_lag, Happening::FaultEnds(FaultStep::ApiBack));
     }
 }

@@ -10,6 +10,7 @@
 //! Not simulated: sockets, TLS, the AMQP codec, Kubernetes' objects other than the Lease, threads of one process running at
 //! the same moment.
 
+mod absence;
 mod api;
 mod around;
 mod client;

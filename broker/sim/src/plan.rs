@@ -80,6 +80,8 @@ pub struct Plan {
     pub(crate) lost_answers: u32,
     /// How long a watch may lag, at most.
     pub(crate) watch_lag: Duration,
+    /// The Lease is deleted while those who hold everything are away: see `absence`.
+    pub(crate) absence: bool,
 }
 
 pub(crate) const LEASE_DURATION: Duration = Duration::from_millis(2000);
@@ -104,13 +106,20 @@ impl Plan {
         }
         let replicas = *[1, 2, 3, 3, 3, 3, 3, 5].choose(rng).unwrap_or(&3);
         let millis = Duration::from_millis;
+        let mut stormy = millis(rng.random_range(3_000..12_000));
+        let absence = rng.random_bool(0.15) && replicas > 1 && !replicated_only;
+        if absence {
+            // It loses one disk and the one Lease itself, and takes its time.
+            faults.retain(|fault| !matches!(fault, Fault::DeleteLease | Fault::LoseDisk));
+            stormy += millis(4_000);
+        }
         Self {
             replicas,
             min_in_sync: rng.random_range(1..=2.min(replicas)),
             replicated_only,
             faults,
             pause: millis(*[100, 300, 800, 2000].choose(rng).unwrap_or(&300)),
-            stormy: millis(rng.random_range(3_000..12_000)),
+            stormy,
             publishers: rng.random_range(1..=3),
             consumers: rng.random_range(0..=3),
             publish_every: millis(*[2, 5, 20, 60].choose(rng).unwrap_or(&20)),
@@ -123,11 +132,12 @@ impl Plan {
             scrub_interval: millis(*[0, 500, 3000].choose(rng).unwrap_or(&500)),
             lost_answers: *[0, 0, 1, 3].choose(rng).unwrap_or(&0),
             watch_lag: millis(*[20, 200, 3000].choose(rng).unwrap_or(&20)),
+            absence,
         }
     }
 
     /// Whether the network, the processes, the disks and the Lease are left alone.
     pub(crate) fn is_fair(&self) -> bool {
-        self.faults.is_empty() && self.lost_answers == 0
+        self.faults.is_empty() && self.lost_answers == 0 && !self.absence
     }
 }

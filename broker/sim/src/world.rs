@@ -12,11 +12,12 @@ use understudy_node::{
 use understudy_record::{Epoch, Index, ReplicaName, StoreId};
 use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, StreamId};
 
+use crate::absence::Absence;
 use crate::api::Api;
 use crate::around::Act;
 use crate::client::{Client, ClientStep, Kind};
 use crate::elector::Operator;
-use crate::faults::FaultStep;
+use crate::faults::{FaultStep, POWER_IS_BACK};
 use crate::ledger::{Ledger, WORK};
 use crate::machine::{Machine, Process};
 use crate::network::{Link, Network, Place};
@@ -77,6 +78,7 @@ pub(crate) enum Happening {
     Thaw(usize),
     Fault,
     FaultEnds(FaultStep),
+    Absence(Absence),
     OperatorLooks,
     Request(Asker, LeaseRequest, bool),
     Answer(Asker, LeaseRequest, LeaseAnswer),
@@ -154,6 +156,9 @@ impl World {
         if !self.plan.faults.is_empty() {
             self.schedule.after(Duration::from_millis(1500), Happening::Fault);
         }
+        if self.plan.absence {
+            self.schedule.after(Duration::from_millis(1500), Happening::Absence(Absence::Begin));
+        }
     }
 
     /// Takes the next step.
@@ -174,6 +179,10 @@ impl World {
             }
             Happening::FaultEnds(step) => {
                 self.end_fault(step);
+                Ok(())
+            }
+            Happening::Absence(step) => {
+                self.absence(step);
                 Ok(())
             }
             Happening::OperatorLooks => {
@@ -214,7 +223,7 @@ impl World {
             Happening::Client(client, _) => (1 << 48) | *client as u64,
             Happening::Thaw(machine) => (6 << 48) | *machine as u64,
             Happening::Start(machine, _) => (2 << 48) | *machine as u64,
-            Happening::Fault | Happening::FaultEnds(_) => 3 << 48,
+            Happening::Fault | Happening::FaultEnds(_) | Happening::Absence(_) => 3 << 48,
             Happening::OperatorLooks | Happening::OperatorSees(_) => 4 << 48,
             Happening::Request(..) | Happening::Answer(..) => 5 << 48,
         };
@@ -225,6 +234,7 @@ impl World {
             let text = match happening {
                 Happening::To(_, ForProcess::Tick | ForProcess::Work | ForProcess::Batch | ForProcess::Look)
                 | Happening::OperatorLooks
+                | Happening::Absence(_)
                 | Happening::Client(..)
                 | Happening::To(_, ForProcess::Client(_) | ForProcess::Checkpoint) => return,
                 Happening::To(place, ForProcess::Message(link, PrimaryMessage::Records(records))) => {
@@ -312,7 +322,7 @@ impl World {
         let found = match machine.start(now, key, fresh, self.seed, &self.plan) {
             Ok(found) => found,
             Err(_) if machine.disk.is_dead() => {
-                self.lose_power(place); // while it read its log
+                self.lose_power(place, POWER_IS_BACK); // while it read its log
                 return Ok(());
             }
             // A fault that was ordered strikes once, and this was it.
@@ -330,7 +340,7 @@ impl World {
         self.schedule.after(BACKUP_LOOKS, Happening::To(place, ForProcess::Look));
         if !self.is_calm && self.rng.random_bool(0.3) {
             let ago = self.rng.random_range(0..12);
-            if let Some(stale) = self.api.seen_before(ago) {
+            if let Some(stale) = self.api.seen_before(ago).filter(|(lease, _)| self.may_be_shown(lease)) {
                 self.schedule.after(Duration::from_millis(1), Happening::To(place, ForProcess::Seen(Some(stale))));
             }
         }
@@ -488,10 +498,10 @@ impl World {
         self.collect_messages(place)?;
         self.collect_replies(place);
         self.collect_outboxes(place.machine)?;
-        let Some(process) = self.process_at(place) else { return Ok(()) };
-        let status = process.shared.status.borrow().clone();
+        let process = self.machines[place.machine].process.as_mut().filter(|process| process.key == place.process);
+        let Some(process) = process else { return Ok(()) };
         if process.node.has_ended() {
-            let flaw = process.around.shelf().flaw;
+            let (status, flaw) = (process.shared.status.borrow().clone(), process.around.shelf().flaw);
             self.tell(|_| format!("machine {} ends: {:?}", place.machine, status.failure));
             if let Some(flaw) = flaw {
                 return Err(format!("{} is not to be counted on ({flaw:?}): {:?}", status.me, status.failure));
@@ -501,11 +511,13 @@ impl World {
             self.plan_start(place.machine, 50..400);
             return Ok(());
         }
-        if process.node.has_work() && !process.works {
-            process.works = true;
+        let starts_work = process.node.has_work() && !std::mem::replace(&mut process.works, true);
+        let committed = process.shared.status.borrow().committed;
+        self.witness.committed(place.machine, &process.identity, committed)?;
+        if starts_work {
             self.schedule.after(Duration::from_micros(50), Happening::To(place, ForProcess::Work));
         }
-        self.witness.committed(place.machine, &status.me, status.committed)
+        Ok(())
     }
 
     fn carry_out(&mut self, place: Place, act: Act) -> Result<(), String> {

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use expect_test::expect;
 use proptest::prelude::*;
 use understudy_core::{
-    Command, DeliveryTag, EffectKind, HEAD_BYTES, LOAD_BYTES, MAX_EVICTIONS_PER_STEP, MAX_LOADING_BYTES, Outputs,
+    Command, DeliveryTag, EffectKind, HEAD_BYTES, LOAD_BYTES, LOAD_MESSAGES, MAX_EVICTIONS_PER_STEP, MAX_LOADING_BYTES,
+    Outputs,
 };
 use understudy_record::{Index, QueueId};
 
@@ -206,6 +207,32 @@ fn a_consumer_goes_on_however_little_may_stay_in_memory() {
         desk.evict(0);
         let delivered = desk.deliveries();
         assert!(!delivered.is_empty(), "a load brought nothing");
+        got.extend(delivered.into_iter().map(|(_, index)| index));
+        desk.say(ack_to(0));
+    }
+    assert_eq!(got, indexes);
+}
+
+/// What a queue read ahead leaves again before its consumer has room for it.
+#[test]
+fn little_is_read_for_each_message_where_memory_is_short() {
+    let mut desk = Desk::new();
+    desk.say(declare("a", ""));
+    let indexes: Vec<_> = (1..=3000).map(|bytes| desk.publish("a", bytes)).collect();
+    desk.restart();
+    desk.say(qos(8, false));
+    desk.say(consume("a", "c", ""));
+    let (mut got, mut read) = (Vec::new(), 0);
+    while got.len() < indexes.len() {
+        // Nobody does anything: it ends by itself.
+        while let Some(load) = desk.loads.pop_front() {
+            read += load.indexes.len();
+            assert!(read < 8 * (got.len() + LOAD_MESSAGES), "{read} messages were read and {} delivered", got.len());
+            desk.answer(&load);
+            desk.evict(0);
+        }
+        let delivered = desk.deliveries();
+        assert!(!delivered.is_empty(), "nothing comes any more");
         got.extend(delivered.into_iter().map(|(_, index)| index));
         desk.say(ack_to(0));
     }
