@@ -59,7 +59,9 @@ impl Node {
         if *holder == self.me || resumes {
             // Rule 8: this process, not its name. An earlier process's role is nobody's until an election.
             let (lease, version) = (lease.clone(), version.clone());
-            if self.leaving.is_none() && (lease.epoch() > role.backup.history().last().epoch || resumes) {
+            // One on its way out that was elected before the set went on without it takes the role, and hands it over.
+            let is_fit = self.leaving.is_none() || role.backup.is_clean();
+            if is_fit && (lease.epoch() > role.backup.history().last().epoch || resumes) {
                 self.become_primary(lease, version);
             }
             return;

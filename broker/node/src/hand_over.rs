@@ -113,8 +113,11 @@ impl Node {
         let now = self.now;
         let Role::Primary(role) = &mut self.role else { return };
         let Some(hand_over) = &role.hand_over else {
+            let epoch = role.primary.epoch();
             if self.leaving.is_none() {
                 role.primary.handle_staying();
+            } else {
+                _ = self.hand_over(epoch, None); // elected while it was leaving: as soon as there is a successor
             }
             return;
         };

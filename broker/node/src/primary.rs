@@ -21,7 +21,7 @@ use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node
 /// One chunk of a backlog: large enough for the disk and the network, small enough that the core thread, which chooses it, is
 /// free again after some tens of microseconds.
 const BACKLOG_CHUNK_BYTES: usize = 512 << 10;
-const BACKLOG_CHUNK_MESSAGES: usize = 256;
+const BACKLOG_CHUNK_MESSAGES: usize = 512;
 
 /// Records that are not committed, in bytes, above which publishers are made to wait: what a slow disk or backup may
 /// cost in memory.

@@ -139,3 +139,30 @@ fn publishers_go_on_when_the_lease_cannot_be_changed_and_it_works_once_it_can() 
     published.check(&drain_numbers(&mut cluster.client(), "work"));
     cluster.await_all_in_sync();
 }
+
+/// A backup that leaves has told its primary, which dies before it has taken it out of the set: it is the only one who has
+/// everything.
+#[test]
+fn a_backup_that_is_elected_on_its_way_out_takes_the_role_and_hands_it_over() {
+    let mut cluster = Cluster::start();
+    let primary = cluster.primary();
+    let [leaving, other] = cluster.backups();
+    cluster.brokers[other].kill();
+    cluster.await_set(&[primary, leaving]);
+    let mut client = Client::guest(cluster.brokers[primary].amqp());
+    client.declare("work").unwrap();
+    client.select_confirms();
+    client.publish_confirmed("work", "1").unwrap();
+
+    cluster.brokers[primary].freeze();
+    cluster.brokers[leaving].terminate();
+    cluster.brokers[leaving].await_log("leaving: the primary has been told");
+    cluster.brokers[primary].kill();
+    cluster.brokers[leaving].await_log("primary epoch=2");
+    cluster.brokers[other].restart();
+    assert!(cluster.brokers[leaving].await_end().success());
+    let log = cluster.brokers[leaving].log();
+    assert!(log.contains("primary no longer") && !log.contains("nobody took over"), "{log}");
+    assert_eq!(cluster.await_other_primary(leaving), other);
+    assert_eq!(drain_numbers(&mut cluster.client(), "work"), [1].into());
+}

@@ -13,6 +13,9 @@ use crate::harness::{Broker, Cluster, Load, await_true, drain_numbers};
 const KNOWN: u64 = ClusterVersion::NEWEST.0 as u64;
 const NEXT: u64 = KNOWN + 1;
 
+/// Messages; few enough that a replica with an empty disk is soon back.
+const PER_SECOND: u32 = 500;
+
 fn present() -> PathBuf {
     env!("CARGO_BIN_EXE_understudy-broker").into()
 }
@@ -119,7 +122,7 @@ fn a_cluster_is_upgraded_under_load_one_replica_at_a_time() {
     let (present, made_up) = (present(), made_up());
     let mut cluster = Cluster::start();
     cluster.await_version(KNOWN);
-    let load = Load::start(cluster.addresses(), "work");
+    let load = Load::paced(cluster.addresses(), "work", PER_SECOND);
     load.await_more(50);
 
     // One new build among two old ones, as backup and as primary: nobody is written to in words that it does not know.

@@ -17,7 +17,7 @@ use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
 use crate::commit::{Commit, InSyncSet, SwapOutcome};
 use crate::history::History;
-use crate::message::{Acknowledge, BacklogQueue, Base, Hello, PrimaryMessage, Resume, SyncId, Welcome};
+use crate::message::{Acknowledge, Hello, PrimaryMessage, Resume, SyncId, Welcome};
 use crate::recent::Recent;
 
 pub use hold::Hold;
@@ -427,30 +427,6 @@ impl Primary {
             Resume::Base => self.enter_line(now, stream, out),
             Resume::After(_) | Resume::SameBase(_) => self.pump(now, stream, out),
         }
-    }
-
-    /// The answer to `TakeBase`, given before anything else is appended: the sync point is the last record, and every
-    /// later one follows live.
-    pub fn send_base(
-        &mut self,
-        now: Duration,
-        stream: StreamId,
-        sync_id: SyncId,
-        frames: Vec<Frame>,
-        queues: Vec<BacklogQueue>,
-        out: &mut Vec<PrimaryOutput>,
-    ) {
-        let sync_point = self.last();
-        if !self.begin_sync(now, stream, sync_id, sync_point.index, &queues) {
-            return;
-        }
-        let Some(follower) = self.followers.get_mut(&stream) else { return };
-        follower.next = sync_point.index.next();
-        follower.backlog_to = sync_point.index;
-        follower.awaits_base = false;
-        let base = Base { epoch: self.epoch, sync_id, sync_point, frames, queues };
-        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Base(base)));
-        self.pump(now, stream, out);
     }
 
     pub fn handle_acknowledge(

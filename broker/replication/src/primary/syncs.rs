@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use understudy_record::{Identity, Index, QueueId};
+use understudy_record::{Frame, Identity, Index, QueueId};
 
 use super::{Follower, Primary, PrimaryOutput, StreamId};
-use crate::message::{BacklogQueue, HalfBase, Hello, PrimaryMessage, SyncId, Waiting};
+use crate::message::{BacklogQueue, Base, HalfBase, Hello, PrimaryMessage, SyncId, Waiting};
 
 /// A catch-up whose connection broke may go on for so many times the backup timeout: long enough for a link to be mended or a
 /// frozen process to wake. It holds up nobody else meanwhile, but records that it lacks stay in the log.
@@ -169,8 +169,32 @@ impl Primary {
         }
     }
 
+    /// The answer to `TakeBase`, given before anything else is appended: the sync point is the last record, and every
+    /// later one follows live.
+    pub fn send_base(
+        &mut self,
+        now: Duration,
+        stream: StreamId,
+        sync_id: SyncId,
+        frames: Vec<Frame>,
+        queues: Vec<BacklogQueue>,
+        out: &mut Vec<PrimaryOutput>,
+    ) {
+        let sync_point = self.last();
+        if !self.begin_sync(now, stream, sync_id, sync_point.index, &queues) {
+            return;
+        }
+        let Some(follower) = self.followers.get_mut(&stream) else { return };
+        follower.next = sync_point.index.next();
+        follower.backlog_to = sync_point.index;
+        follower.awaits_base = false;
+        let base = Base { epoch: self.epoch, sync_id, sync_point, frames, queues };
+        out.push(PrimaryOutput::Send(stream, PrimaryMessage::Base(base)));
+        self.pump(now, stream, out);
+    }
+
     /// The base has been made; `false` if nobody waits for it any more.
-    pub(super) fn begin_sync(
+    fn begin_sync(
         &mut self,
         now: Duration,
         stream: StreamId,

@@ -44,11 +44,21 @@ pub(crate) struct Published {
 }
 
 impl Load {
-    /// Publishes to `queue` (durable, declared here) until it is told to stop, with whichever broker answers.
+    /// Publishes to `queue` (durable, declared here) until it is told to stop, with whichever broker answers; as fast as
+    /// confirms come.
     pub(crate) fn start(brokers: Vec<SocketAddr>, queue: &str) -> Self {
+        Self::begin(brokers, queue, Duration::ZERO)
+    }
+
+    /// The same, but no faster than so many messages a second.
+    pub(crate) fn paced(brokers: Vec<SocketAddr>, queue: &str, per_second: u32) -> Self {
+        Self::begin(brokers, queue, Duration::from_secs(1) / per_second)
+    }
+
+    fn begin(brokers: Vec<SocketAddr>, queue: &str, interval: Duration) -> Self {
         let (stop, confirms) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted, queue) = (stop.clone(), confirms.clone(), queue.to_owned());
-        let thread = std::thread::spawn(move || publish(&brokers, &queue, &stopped, &counted));
+        let thread = std::thread::spawn(move || publish(&brokers, &queue, interval, &stopped, &counted));
         Self { stop, confirms, thread }
     }
 
@@ -69,10 +79,17 @@ impl Load {
     }
 }
 
-fn publish(brokers: &[SocketAddr], queue: &str, stop: &AtomicBool, confirms: &AtomicU64) -> Published {
+fn publish(
+    brokers: &[SocketAddr],
+    queue: &str,
+    interval: Duration,
+    stop: &AtomicBool,
+    confirms: &AtomicU64,
+) -> Published {
     let mut published = Published::default();
     let mut next = 0;
     let mut last_confirm = Instant::now();
+    let mut last_publish = Instant::now();
     let mut doors = brokers.iter().cycle();
     while !stop.load(Ordering::Relaxed) {
         let Some(mut client) = connect(*doors.next().expect("a broker at least"), queue) else {
@@ -86,18 +103,21 @@ fn publish(brokers: &[SocketAddr], queue: &str, stop: &AtomicBool, confirms: &At
             if done && client.unconfirmed().is_empty() {
                 break;
             }
-            if !done && client.unconfirmed().len() < WINDOW {
+            let full = done || client.unconfirmed().len() >= WINDOW;
+            let due = last_publish + interval;
+            if !full && Instant::now() >= due {
                 client.publish(queue, body_of(next));
                 next += 1;
+                last_publish = Instant::now();
                 continue;
             }
             let before = client.unconfirmed().len();
-            let answered = client.await_confirm(Instant::now() + ANSWER_WITHIN);
+            let answered = client.await_confirm(if full { Instant::now() + ANSWER_WITHIN } else { due });
             if answered {
                 published.gap = published.gap.max(last_confirm.elapsed());
                 last_confirm = Instant::now();
                 confirms.fetch_add((before - client.unconfirmed().len()) as u64, Ordering::Relaxed);
-            } else if client.ended().is_none() {
+            } else if full && client.ended().is_none() {
                 break; // frozen, perhaps: the next broker
             }
         }
