@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,11 @@ need:
 
 demo: release ## Three brokers here, a publisher and a consumer at work, the primary killed several times, and the ledger
 	target/release/understudy demo $(DEMO)
+
+CHAOS ?= --minutes 10
+
+chaos: release ## The same with any broker killed or stopped at random times, for minutes, by a seed: CHAOS="--minutes 1 --seed 7"
+	target/release/understudy demo --chaos $(CHAOS)
 
 test: unit clients ## All tests that need no cluster
 

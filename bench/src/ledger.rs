@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use book::Book;
+pub use book::MAX_MESSAGES;
 pub(crate) use book::{Arrival, Fate};
 
 /// A publisher, for the whole run.
@@ -105,7 +106,8 @@ impl Ledger {
         self.0.origin.elapsed()
     }
 
-    pub(crate) fn time_of(&self, at: Instant) -> Duration {
+    /// As the reports' times are given.
+    pub fn time_of(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.0.origin)
     }
 
@@ -171,9 +173,7 @@ impl fmt::Display for Account {
         if self.nacked > 0 {
             row("nacked", self.nacked, "refused, sent again as new messages")?;
         }
-        if self.unflagged > 0 {
-            row("unflagged", self.unflagged, "second deliveries that did not say so")?;
-        }
+        row("unflagged", self.unflagged, "second deliveries that did not say so")?;
         if self.foreign > 0 {
             row("foreign", self.foreign, "delivered, but not of this run")?;
         }

@@ -22,7 +22,7 @@ mod target;
 
 pub use consumer::{AckPolicy, Consumer, ConsumerPlan, ConsumerReport};
 pub use latency::{Latencies, LatencySummary};
-pub use ledger::{Account, ConnectionId, Ledger, ProducerId, Sequence};
+pub use ledger::{Account, ConnectionId, Ledger, MAX_MESSAGES, ProducerId, Sequence};
 pub use link::LinkError;
 pub use load::{LoadPlan, LoadReport, run_load};
 pub use peers::{DevCluster, DevPlan, PeerError, RabbitCluster};

@@ -23,7 +23,7 @@ enum Command {
     Switchover(SwitchoverOptions),
     /// Make a replica primary that may lack confirmed messages: the last resort, when no other is left
     Force(ForceOptions),
-    /// Kill the primary again and again under load, and count what was lost
+    /// Kill the primary again and again under load, or with --chaos stop and kill any broker, and count what was lost
     Demo(DemoOptions),
 }
 
@@ -139,16 +139,25 @@ pub(crate) struct ForceOptions {
 #[derive(Debug, Args)]
 pub(crate) struct DemoOptions {
     /// How many times the primary is killed
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, value_name = "N", default_value_t = 5, conflicts_with = "chaos")]
     pub(crate) kills: u32,
+    /// Instead: SIGKILL, or SIGSTOP and some time later SIGCONT, to random brokers at random times, overlapping
+    #[arg(long)]
+    pub(crate) chaos: bool,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10.0, requires = "chaos")]
+    pub(crate) minutes: f64,
+    /// What is done, to whom and when; the same seed, the same. Without it: by the clock
+    #[arg(long, value_name = "N", requires = "chaos")]
+    pub(crate) seed: Option<u64>,
     /// How many brokers, 2 to 9
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) replicas: u8,
     /// Least time between two kills, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 2000)]
+    #[arg(long, value_name = "MS", default_value_t = 2000, conflicts_with = "chaos")]
     pub(crate) interval_ms: u64,
-    /// Messages a second the publisher aims at
-    #[arg(long, value_name = "RATE", default_value_t = 2000)]
+    /// Messages a second the publisher aims at; default 2000, with --chaos 10000
+    #[arg(long, value_name = "RATE", default_value_t = 2000, default_value_if("chaos", "true", "10000"))]
     pub(crate) rate: u32,
     /// Keep data and logs there instead of in a temporary directory
     #[arg(long, value_name = "DIR")]
@@ -211,6 +220,20 @@ mod tests {
         assert!(parse("understudy status orders --dir x").is_err());
         assert!(parse("understudy status -n shop orders").is_ok());
         assert!(parse("understudy status --dir x --json").is_ok());
+    }
+
+    #[test]
+    fn chaos_has_its_own_measure_and_pace() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        let demo = |line: &str| match parse(line).unwrap().command {
+            Command::Demo(options) => options,
+            other => panic!("{other:?}"),
+        };
+        assert!(parse("understudy demo --minutes 1").is_err());
+        assert!(parse("understudy demo --chaos --kills 3").is_err());
+        assert_eq!(demo("understudy demo").rate, 2000);
+        assert_eq!(demo("understudy demo --chaos --minutes 0.5").rate, 10_000);
+        assert_eq!(demo("understudy demo --chaos --rate 7").rate, 7);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::{Account, ConnectionId, ProducerId, Sequence};
 
 /// Most messages of one producer: 12 bytes each make 400 MB, more than an hour at 9,000 a second. A publisher stops there.
-const MAX_MESSAGES: u64 = 1 << 25;
+pub const MAX_MESSAGES: u64 = 1 << 25;
 /// Second deliveries remembered one by one; a run with more has failed, and the rest counts as duplicated.
 const MAX_REPEATS: usize = 1 << 20;
 /// Examples in an account: enough to look for them in a log.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::harness::{Client, Cluster, Load, await_some, await_true, drain_numbers};
+use crate::harness::{Broker, Client, Cluster, Load, await_some, await_true, drain_numbers};
 
 #[test]
 fn a_backup_whose_disk_was_lost_catches_up_under_load_and_has_everything() {
@@ -166,6 +166,40 @@ fn a_catch_up_that_was_interrupted_goes_on_where_it_was() {
     assert_eq!(drain(&mut client, "d"), (0..MESSAGES).collect::<Vec<_>>());
     assert_eq!(drain(&mut client, "e"), [2000]);
     assert_eq!(client.declare("c").unwrap().message_count, 0);
+}
+
+/// What it was sent, by the primary's own count: of the log, and of messages that come with a new beginning.
+fn sent_to(primary: &Broker, follower: &str) -> (u64, u64) {
+    let sent =
+        |kind| primary.metric(&format!("replication_sent_bytes_total{{follower=\"{follower}\",kind=\"{kind}\"}}"));
+    (sent("log").expect("it follows"), sent("backlog").unwrap_or(0) + sent("base").unwrap_or(0))
+}
+
+#[test]
+fn a_backup_that_was_away_for_a_while_gets_what_it_missed_and_no_more() {
+    let cluster = Cluster::start();
+    let load = Load::paced(cluster.addresses(), "work", 500);
+    load.await_more(100);
+    let ([backup, other], primary) = (cluster.backups(), cluster.primary());
+    let names = [backup, other].map(|at| cluster.name(at));
+    let sent = || names.each_ref().map(|name| sent_to(&cluster.brokers[primary], name));
+    let before = sent();
+    cluster.brokers[backup].freeze();
+    cluster.await_set(&[primary, other]);
+    load.await_more(2000);
+    cluster.brokers[backup].thaw();
+    cluster.await_all_in_sync();
+    let after = sent();
+    let published = load.stop();
+    // The other one was there all the time: it was sent each byte of the log once, as it was written.
+    let [to_backup, to_other] = [0, 1].map(|at| after[at].0 - before[at].0);
+    let ratio = to_backup as f64 / to_other as f64;
+    eprintln!("{to_backup} bytes sent to a backup that missed {to_other}: {ratio:.3}");
+    assert!(to_other > 2000 * 1500, "{to_other} bytes for 2,000 messages of 1,500 on average");
+    assert!((0.9..1.3).contains(&ratio), "{to_backup} bytes sent to a backup that missed {to_other}");
+    assert_eq!([after[0].1, after[1].1], [before[0].1, before[1].1], "somebody began anew");
+    assert_eq!(cluster.primary(), primary);
+    published.check(&drain_numbers(&mut cluster.client(), "work"));
 }
 
 fn drain_one(client: &mut Client, queue: &str) -> Option<usize> {

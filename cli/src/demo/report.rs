@@ -1,31 +1,25 @@
-//! The closing table of a demonstration, and the same as JSON.
+//! The closing words of a demonstration, and the same as JSON: what failed, what became of the messages, and the verdict.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use understudy_bench::Account;
-use understudy_record::Epoch;
 
-use crate::status::columns;
+use super::chaos::{self, Struck};
+use super::kills::{self, Failover};
 
 pub(crate) struct Report {
+    pub(crate) story: Story,
     pub(crate) account: Account,
-    pub(crate) failovers: Vec<Failover>,
     pub(crate) reconnects: u64,
     /// What went wrong besides lost and duplicated messages.
     pub(crate) problems: Vec<String>,
 }
 
-/// One kill, survived.
-#[derive(Clone, Debug)]
-pub(crate) struct Failover {
-    pub(crate) killed: String,
-    pub(crate) primary: String,
-    pub(crate) epoch: Epoch,
-    /// From the kill to the first confirm of a message sent after it.
-    pub(crate) gap: Duration,
-    /// From the notice of the death to the swapped Lease.
-    pub(crate) elected: Option<Duration>,
+/// What was done to the cluster.
+pub(crate) enum Story {
+    Kills(Vec<Failover>),
+    Chaos { seed: u64, struck: Vec<Struck> },
 }
 
 #[derive(Serialize)]
@@ -33,55 +27,30 @@ pub(crate) struct Failover {
 pub(crate) struct JsonReport<'a> {
     clean: bool,
     account: &'a Account,
-    failovers: Vec<JsonFailover<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    gap_ms: Option<JsonGap>,
+    #[serde(flatten)]
+    story: JsonStory<'a>,
     reconnects: u64,
     problems: &'a [String],
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct JsonFailover<'a> {
-    killed: &'a str,
-    primary: &'a str,
-    epoch: u64,
-    gap_ms: f64,
-    elected_ms: Option<f64>,
-}
-
-#[derive(Serialize)]
-struct JsonGap {
-    median: f64,
-    p99: f64,
-    max: f64,
+#[serde(untagged)]
+enum JsonStory<'a> {
+    Kills(kills::JsonKills<'a>),
+    Chaos(chaos::JsonChaos<'a>),
 }
 
 impl Report {
+    /// Nothing lost, nothing twice without a reason or without the word that it is, and no other problem.
     pub(crate) fn is_clean(&self) -> bool {
-        self.account.is_clean() && self.problems.is_empty()
+        self.account.is_clean() && self.account.unflagged == 0 && self.problems.is_empty()
     }
 
     pub(crate) fn to_text(&self) -> String {
-        let mut rows =
-            vec![["KILL", "KILLED", "NEW PRIMARY", "EPOCH", "ELECTED IN", "GAP"].map(str::to_string).to_vec()];
-        for (number, failover) in (1..).zip(&self.failovers) {
-            rows.push(vec![
-                number.to_string(),
-                failover.killed.clone(),
-                failover.primary.clone(),
-                failover.epoch.to_string(),
-                failover.elected.map_or_else(|| "-".into(), |elected| format!("{:.1} ms", ms(elected))),
-                format!("{:.0} ms", ms(failover.gap)),
-            ]);
-        }
-        let mut text = format!("\n{}\n", columns(&rows));
-        if let Some(gap) = self.gap() {
-            text.push_str(&format!(
-                "From a kill to the first confirm on the new primary: median {:.0} ms, p99 {:.0} ms, max {:.0} ms\n\n",
-                gap.median, gap.p99, gap.max
-            ));
-        }
+        let mut text = match &self.story {
+            Story::Kills(failovers) => kills::table(failovers),
+            Story::Chaos { seed, struck } => chaos::table(*seed, struck),
+        };
         text.push_str(&format!("Messages\n{}\n", self.account));
         for problem in &self.problems {
             text.push_str(&format!("PROBLEM: {problem}\n"));
@@ -98,42 +67,31 @@ impl Report {
         JsonReport {
             clean: self.is_clean(),
             account: &self.account,
-            failovers: self.failovers.iter().map(Failover::to_json).collect(),
-            gap_ms: self.gap(),
+            story: match &self.story {
+                Story::Kills(failovers) => JsonStory::Kills(kills::to_json(failovers)),
+                Story::Chaos { seed, struck } => JsonStory::Chaos(chaos::to_json(*seed, struck)),
+            },
             reconnects: self.reconnects,
             problems: &self.problems,
         }
-    }
-
-    fn gap(&self) -> Option<JsonGap> {
-        let mut gaps: Vec<_> = self.failovers.iter().map(|failover| failover.gap).collect();
-        gaps.sort_unstable();
-        let max = ms(*gaps.last()?);
-        Some(JsonGap { median: ms(percentile(&gaps, 50)?), p99: ms(percentile(&gaps, 99)?), max })
-    }
-}
-
-impl Failover {
-    fn to_json(&self) -> JsonFailover<'_> {
-        let Self { killed, primary, epoch, gap, elected } = self;
-        JsonFailover { killed, primary, epoch: epoch.0, gap_ms: ms(*gap), elected_ms: elected.map(ms) }
     }
 }
 
 /// The smallest value that so many of a hundred do not exceed (nearest rank). Of fewer than a hundred values the 99th
 /// percentile is the greatest.
-fn percentile(sorted: &[Duration], of_100: usize) -> Option<Duration> {
+pub(crate) fn percentile(sorted: &[Duration], of_100: usize) -> Option<Duration> {
     let rank = (sorted.len() * of_100).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
 }
 
-fn ms(duration: Duration) -> f64 {
+pub(crate) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1000.0
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use understudy_record::Epoch;
 
     use super::*;
 
@@ -149,8 +107,8 @@ mod tests {
 
     fn report() -> Report {
         Report {
+            story: Story::Kills(vec![failover(0, 120), failover(1, 95), failover(2, 240)]),
             account: Account { sent: 1010, confirmed: 1000, delivered: 1003, ..Account::default() },
-            failovers: vec![failover(0, 120), failover(1, 95), failover(2, 240)],
             reconnects: 3,
             problems: Vec::new(),
         }
@@ -176,6 +134,7 @@ mod tests {
               redelivered            0  delivered again, unacknowledged at a failure
               abandoned              0  unconfirmed at a failure, sent again as new messages
               resent                 0  of these, had arrived all the same
+              unflagged              0  second deliveries that did not say so
 
             Every confirmed message was delivered, once.
         "#]]
@@ -186,6 +145,8 @@ mod tests {
     fn a_lost_message_or_a_problem_is_a_failure() {
         let lost = Report { account: Account { lost: 1, ..report().account }, ..report() };
         assert!(!lost.is_clean());
+        let unflagged = Report { account: Account { redelivered: 1, unflagged: 1, ..report().account }, ..report() };
+        assert!(!unflagged.is_clean());
         let stuck = Report { problems: vec!["kill 4: no confirm".into()], ..report() };
         assert!(!stuck.is_clean());
         assert!(stuck.to_text().contains("PROBLEM: kill 4: no confirm") && stuck.to_text().contains("FAILED"));

@@ -46,10 +46,14 @@ impl Scene {
 
     /// Who is primary, as far as the events tell.
     pub(crate) fn primary(&mut self) -> Option<(String, Epoch)> {
-        while let Ok(event) = self.events.try_recv() {
-            self.see(event);
-        }
+        self.catch_up();
         self.picture.primary.as_ref().map(|election| (election.name.clone(), election.epoch))
+    }
+
+    /// Whether the set of the present epoch holds all, as far as the events tell.
+    pub(crate) fn all_in_sync(&mut self, count: usize) -> bool {
+        self.catch_up();
+        self.picture.all_in_sync(count)
     }
 
     pub(crate) async fn await_ready(&mut self, within: Duration) -> anyhow::Result<()> {
@@ -57,11 +61,7 @@ impl Scene {
     }
 
     pub(crate) async fn await_all_in_sync(&mut self, count: usize, within: Duration) -> anyhow::Result<()> {
-        let all = |picture: &Picture| {
-            let epoch = picture.primary.as_ref().map(|election| election.epoch);
-            picture.in_sync.len() == count && Some(picture.in_sync_epoch) == epoch
-        };
-        self.until("every broker to be in sync", within, all).await
+        self.until("every broker to be in sync", within, |picture| picture.all_in_sync(count)).await
     }
 
     pub(crate) async fn await_primary_after(&mut self, epoch: Epoch, within: Duration) -> anyhow::Result<Election> {
@@ -85,9 +85,7 @@ impl Scene {
         let deadline = tokio::time::Instant::now() + within;
         let mut said = false;
         loop {
-            while let Ok(event) = self.events.try_recv() {
-                self.see(event);
-            }
+            self.catch_up();
             if met(&self.picture) {
                 return Ok(());
             }
@@ -100,6 +98,12 @@ impl Scene {
                 Ok(None) => bail!("the cluster has ended while waiting for {what}"),
                 Err(_) => bail!("waited {within:?} for {what}: {}", self.picture.to_text()),
             }
+        }
+    }
+
+    fn catch_up(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.see(event);
         }
     }
 
@@ -125,6 +129,11 @@ impl Picture {
             }
             Event::Started { .. } | Event::Serving { .. } | Event::Ended { .. } | Event::Note { .. } => {}
         }
+    }
+
+    fn all_in_sync(&self, count: usize) -> bool {
+        let epoch = self.primary.as_ref().map(|election| election.epoch);
+        self.in_sync.len() == count && Some(self.in_sync_epoch) == epoch
     }
 
     fn to_text(&self) -> String {

@@ -60,7 +60,7 @@ pub(crate) struct Config {
 pub(crate) struct Directory {
     path: PathBuf,
     _lock: File,
-    _temporary: Option<tempfile::TempDir>,
+    temporary: Option<tempfile::TempDir>,
 }
 
 impl Directory {
@@ -70,7 +70,7 @@ impl Directory {
         // Brokers are told absolute paths: they mean the same to everybody.
         let path = path.canonicalize().map_err(unusable)?;
         let lock = lock(&path)?;
-        Ok(Self { path, _lock: lock, _temporary: None })
+        Ok(Self { path, _lock: lock, temporary: None })
     }
 
     fn temporary() -> Result<Self, ConfigError> {
@@ -79,7 +79,7 @@ impl Directory {
             .tempdir()
             .map_err(|source| ConfigError::Directory { path: std::env::temp_dir(), source })?;
         let path = temporary.path().to_path_buf();
-        Ok(Self { _lock: lock(&path)?, path, _temporary: Some(temporary) })
+        Ok(Self { _lock: lock(&path)?, path, temporary: Some(temporary) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -98,7 +98,15 @@ impl Directory {
         self.path.join(broker.as_str())
     }
 
-    fn log(&self, broker: &ReplicaName) -> PathBuf {
+    /// A temporary one stays then too.
+    pub(crate) fn keep(&mut self) -> &Path {
+        if let Some(temporary) = &mut self.temporary {
+            temporary.disable_cleanup(true);
+        }
+        &self.path
+    }
+
+    pub(crate) fn log(&self, broker: &ReplicaName) -> PathBuf {
         self.path.join(format!("{broker}.log"))
     }
 }

@@ -105,7 +105,7 @@ struct Told {
     primary: Epoch,
     /// The election whose winner has not said yet that it is primary.
     not_serving: Option<(Epoch, Instant)>,
-    in_sync: BTreeSet<ReplicaName>,
+    in_sync: (Epoch, BTreeSet<ReplicaName>),
     ready: bool,
     answering_since: Option<Duration>,
     blocked: Option<(String, Duration)>,
@@ -353,9 +353,10 @@ impl<S: LeaseStore> Elector<S> {
             return;
         }
         let names: BTreeSet<_> = lease.in_sync().iter().map(|member| member.name.clone()).collect();
-        if names != self.told.in_sync {
-            self.told.in_sync = names;
-            let names = self.told.in_sync.iter().map(ToString::to_string).collect();
+        let in_sync = (lease.epoch(), names);
+        if in_sync != self.told.in_sync {
+            let names = in_sync.1.iter().map(ToString::to_string).collect();
+            self.told.in_sync = in_sync;
             self.events.tell(Event::InSync { names, epoch: lease.epoch() });
         }
     }

@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::Signal;
 use time::OffsetDateTime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use understudy_lease::{LeaseStore, LocalLease};
 
-pub(crate) use config::Config;
+pub(crate) use config::{Config, Directory};
 pub(crate) use elector::role_name;
 pub(crate) use events::Event;
 
@@ -85,20 +86,28 @@ impl LocalCluster {
         Ok((Self { supervisor, elector, config }, told))
     }
 
-    /// As `kill -9` does it; the broker is started again. `None` if it does not run now.
-    pub(crate) async fn kill(&self, name: &str) -> Option<Instant> {
-        self.supervisor.kill(name).await
+    /// Sends a signal to a broker's process, such as SIGKILL: it is started again then. The time right before the signal;
+    /// `None` if the broker does not run now.
+    pub(crate) async fn signal(&self, name: &str, signal: Signal) -> Option<Instant> {
+        self.supervisor.signal(name, signal).await
+    }
+
+    /// The brokers' names, in order.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.config.places.iter().map(|place| place.name.to_string()).collect()
     }
 
     pub(crate) fn amqp_addresses(&self) -> Vec<String> {
         self.config.places.iter().map(|place| place.amqp.to_string()).collect()
     }
 
-    /// No elections on the way out: the next start is the next election.
-    pub(crate) async fn stop(self) {
+    /// No elections on the way out: the next start is the next election. A temporary directory is gone once what this
+    /// returns is dropped.
+    pub(crate) async fn stop(self) -> Directory {
         self.elector.abort();
         let lease = LocalLease::new(self.config.dir.lease()).read().await;
         let primary = lease.ok().flatten().and_then(|(lease, _)| lease.holder().map(|holder| holder.name.clone()));
         self.supervisor.stop(primary).await;
+        self.config.dir
     }
 }

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -32,8 +33,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 const SHOWN_LOG_BYTES: u64 = 1500;
 /// A longer line of a broker's output is shown in pieces.
 const MAX_LINE_BYTES: u64 = 8192;
-/// Kill orders that wait for one broker's task. The demonstration gives one at a time.
-const MAX_WAITING_KILLS: usize = 4;
+/// Signals that wait for one broker's task to send them. The demonstration gives one at a time.
+const MAX_WAITING_SIGNALS: usize = 4;
 
 /// How to run one broker.
 #[derive(Clone, Debug)]
@@ -48,8 +49,14 @@ pub(crate) struct Launch {
 
 pub(crate) struct Supervisor {
     tasks: JoinSet<()>,
-    kills: Vec<(ReplicaName, mpsc::Sender<oneshot::Sender<Instant>>)>,
+    signals: Vec<(ReplicaName, mpsc::Sender<Order>)>,
     stop: watch::Sender<Stop>,
+}
+
+/// A signal to be sent to the process that runs now, and who is told when it was; nobody, if no process runs.
+struct Order {
+    signal: Signal,
+    sent: oneshot::Sender<Instant>,
 }
 
 /// Which brokers are asked to stop.
@@ -105,30 +112,30 @@ impl Supervisor {
     pub(crate) fn start(launches: Vec<Launch>, listeners: &Listeners) -> Self {
         let (stop, stopped) = watch::channel(Stop::None);
         let mut tasks = JoinSet::new();
-        let mut kills = Vec::new();
+        let mut signals = Vec::new();
         for launch in launches {
-            let (kill, killed) = mpsc::channel(MAX_WAITING_KILLS);
-            kills.push((launch.name.clone(), kill));
+            let (signal, orders) = mpsc::channel(MAX_WAITING_SIGNALS);
+            signals.push((launch.name.clone(), signal));
             let keeper =
-                Keeper { launch, listeners: listeners.clone(), killed, stopped: stopped.clone(), short_lives: 0 };
+                Keeper { launch, listeners: listeners.clone(), orders, stopped: stopped.clone(), short_lives: 0 };
             tasks.spawn(keeper.run());
         }
-        Self { tasks, kills, stop }
+        Self { tasks, signals, stop }
     }
 
-    /// Kills the process of this name as `kill -9` does; it is started again like any that dies. Returns when the signal was
-    /// sent; `None` if no process runs under this name now.
-    pub(crate) async fn kill(&self, name: &str) -> Option<Instant> {
-        let (_, kill) = self.kills.iter().find(|(known, _)| known.as_str() == name)?;
-        let (reply, sent) = oneshot::channel();
-        kill.send(reply).await.ok()?;
-        sent.await.ok()
+    /// Sends a signal to the process of this name; one that ends by it is started again like any that dies. Returns the time
+    /// right before the signal; `None` if no process runs under this name now.
+    pub(crate) async fn signal(&self, name: &str, signal: Signal) -> Option<Instant> {
+        let (_, orders) = self.signals.iter().find(|(known, _)| known.as_str() == name)?;
+        let (sent, at) = oneshot::channel();
+        orders.send(Order { signal, sent }).await.ok()?;
+        at.await.ok()
     }
 
     /// Asks every broker to stop, `last` only when the others have ended; kills what has not after a while; returns when all
     /// have ended. With the primary for the last, each backup leaves in good order and the primary has nobody to wait for.
     pub(crate) async fn stop(mut self, last: Option<ReplicaName>) {
-        if let Some(last) = last.filter(|last| self.kills.iter().any(|(name, _)| name == last)) {
+        if let Some(last) = last.filter(|last| self.signals.iter().any(|(name, _)| name == last)) {
             self.stop.send_replace(Stop::AllBut(last));
             while self.tasks.len() > 1 {
                 self.tasks.join_next().await;
@@ -142,7 +149,7 @@ impl Supervisor {
 struct Keeper {
     launch: Launch,
     listeners: Listeners,
-    killed: mpsc::Receiver<oneshot::Sender<Instant>>,
+    orders: mpsc::Receiver<Order>,
     stopped: watch::Receiver<Stop>,
     short_lives: u32,
 }
@@ -170,9 +177,21 @@ impl Keeper {
             if self.short_lives == SHORT_LIVES_SHOWN {
                 self.show_log();
             }
+            if let End::Stopped = self.rest(pause(self.short_lives)).await {
+                return;
+            }
+        }
+    }
+
+    /// Between two processes: there is none to be sent a signal.
+    async fn rest(&mut self, pause: Duration) -> End {
+        let over = tokio::time::sleep(pause);
+        tokio::pin!(over);
+        loop {
             tokio::select! {
-                () = tokio::time::sleep(pause(self.short_lives)) => {}
-                () = asked_to_stop(&mut self.stopped, &self.launch.name) => return,
+                () = &mut over => return End::Died,
+                Some(order) = self.orders.recv() => drop(order),
+                () = asked_to_stop(&mut self.stopped, &self.launch.name) => return End::Stopped,
             }
         }
     }
@@ -209,11 +228,11 @@ impl Keeper {
         let status = loop {
             tokio::select! {
                 status = child.wait() => break status,
-                Some(reply) = self.killed.recv() => {
-                    let sent = Instant::now();
-                    if child.start_kill().is_ok() {
+                Some(order) = self.orders.recv() => {
+                    let at = Instant::now();
+                    if send(pid, order.signal) {
                         // Whoever asked may have stopped waiting for the answer.
-                        let _ = reply.send(sent);
+                        let _ = order.sent.send(at);
                     }
                 }
                 () = asked_to_stop(&mut self.stopped, &self.launch.name) => {
@@ -262,13 +281,18 @@ async fn asked_to_stop(stopped: &mut watch::Receiver<Stop>, name: &ReplicaName) 
 }
 
 async fn stop(child: &mut Child, pid: u32) {
-    // The process has not been waited for, so the number is still its own.
-    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let asked = pid.map(|pid| rustix::process::kill_process(pid, rustix::process::Signal::TERM));
-    if !matches!(asked, Some(Ok(()))) || tokio::time::timeout(STOP_WITHIN, child.wait()).await.is_err() {
+    // A process that is stopped by a signal takes no other but SIGKILL before it is continued.
+    let asked = send(pid, Signal::TERM) && send(pid, Signal::CONT);
+    if !asked || tokio::time::timeout(STOP_WITHIN, child.wait()).await.is_err() {
         // Waits for its end too. It fails only if there is no process any more.
         let _ = child.kill().await;
     }
+}
+
+/// To a process that has not been waited for, so that the number is still its own.
+fn send(pid: u32, signal: Signal) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| kill_process(pid, signal).is_ok())
 }
 
 /// Copies a broker's output to its log and, with its name before each line, to our standard error.
@@ -367,7 +391,7 @@ mod tests {
         let mut rig = rig("exec sleep 1000");
         let Event::Started { pid: first, .. } = rig.told().await else { panic!("not started") };
         assert!(matches!(rig.heard().await, Heard::Started { .. }));
-        assert!(rig.supervisor.kill("dev-0").await.is_some());
+        assert!(rig.supervisor.signal("dev-0", Signal::KILL).await.is_some());
         assert!(matches!(rig.heard().await, Heard::Ended { .. }));
         let Event::Ended { pid, how, .. } = rig.told().await else { panic!("its end was not told") };
         assert_eq!(pid, first);
@@ -393,6 +417,16 @@ mod tests {
     async fn stopping_asks_first() {
         let rig = rig("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
         rig.await_log("dev-0", "ready").await;
+        let dir = rig.dir;
+        rig.supervisor.stop(None).await;
+        assert!(std::fs::read_to_string(dir.path().join("dev-0.log")).unwrap().contains("asked"));
+    }
+
+    #[tokio::test]
+    async fn one_that_is_stopped_by_a_signal_is_continued_to_be_asked() {
+        let rig = rig("trap 'echo asked; exit 0' TERM; echo ready; while :; do sleep 0.01; done");
+        rig.await_log("dev-0", "ready").await;
+        assert!(rig.supervisor.signal("dev-0", Signal::STOP).await.is_some());
         let dir = rig.dir;
         rig.supervisor.stop(None).await;
         assert!(std::fs::read_to_string(dir.path().join("dev-0.log")).unwrap().contains("asked"));
