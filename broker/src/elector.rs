@@ -9,7 +9,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use tokio::sync::mpsc::Sender;
 use understudy_election::{
-    Contact, Decision, Elector, Force, LeaseTracker, Loss, ReplicaView, Report, Spec, Timings, View, decide,
+    Contact, Decision, Elector, Force, LeaseTracker, Loss, ReplicaView, Report, Spec, Stored, Timings, View, decide,
     whom_to_follow,
 };
 use understudy_lease::LeaseStore;
@@ -86,18 +86,19 @@ impl BackupElector {
                 return self.shared.set_waits(Some(reason.to_string()));
             }
             Decision::Elect { expected, lease, candidate, reason } => {
-                let written = self.lease.swap(&expected, &lease).await.map(|version| (lease, version));
+                let written = self.lease.swap(&expected, &lease).await;
+                let written = written.map(|version| Stored::Held(lease, version));
                 (written, format!("{} elected: {reason}", candidate.name))
             }
-            Decision::Create { lease, candidate, reason } => {
-                let written = self.lease.create(&lease).await.map(|version| (lease, version));
-                (written, format!("{} elected: {reason}", candidate.name))
+            Decision::Create { candidate, reason } => {
+                let written = self.lease.create().await.map(Stored::Blank);
+                (written, format!("a blank Lease created, for {}: {reason}", candidate.name))
             }
         };
         match written {
             Ok(seen) => {
                 tracing::info!("{what}");
-                _ = self.events.send(Event::Lease(LeaseEvent::Seen(Some(seen)))).await;
+                _ = self.events.send(Event::Lease(LeaseEvent::Seen(seen))).await;
             }
             Err(error) => tracing::info!("{what}, but {error}"),
         }

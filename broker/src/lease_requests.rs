@@ -41,7 +41,7 @@ async fn answer(store: &dyn LeaseStore, request: LeaseRequest) -> LeaseAnswer {
             };
         }
         LeaseRequest::Swap { expected, lease } => store.swap(&expected, &lease).await,
-        LeaseRequest::Create { lease } => store.create(&lease).await,
+        LeaseRequest::Create => store.create().await,
     };
     match written {
         Ok(version) => LeaseAnswer::Written(version),

@@ -175,7 +175,7 @@ impl Snapshot<'_> {
     fn lease(&self) -> Option<&Lease> {
         match self.register {
             Register::Held(observed) => Some(&observed.lease),
-            Register::Absent { .. } | Register::Unread => None,
+            Register::Absent { .. } | Register::Blank { .. } | Register::Unread => None,
         }
     }
 

@@ -14,7 +14,7 @@ use crate::reason::{BlockedReason, FailoverReason, WaitReason};
 use crate::recovery::decide_without_lease;
 use crate::tracker::{Observed, Register};
 use crate::view::{Contact, Elector, Force, Loss, Report, Role, View};
-use crate::{CreateReason, Lease, NotElectable, Version};
+use crate::{Lease, NotElectable, Version};
 
 /// What to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +23,9 @@ pub enum Decision {
     Wait { reason: WaitReason, until: Option<Duration> },
     /// Swap the Lease of version `expected` for `lease`. A conflict means that somebody else was faster: look again.
     Elect { expected: Version, lease: Lease, candidate: Identity, reason: FailoverReason },
-    /// Create the Lease. A conflict means the same.
-    Create { lease: Lease, candidate: Identity, reason: CreateReason },
+    /// Create a blank Lease, which says nothing: once every replica has seen it `candidate` can be elected in it, as things
+    /// stand. A conflict means that somebody else has created it, which is as good.
+    Create { candidate: Identity, reason: FailoverReason },
     /// Only a person can go on.
     Blocked { reason: BlockedReason },
 }
@@ -42,7 +43,8 @@ pub fn decide(now: Duration, view: &View) -> Decision {
     }
     let observed = match &view.register {
         Register::Unread => return Decision::Wait { reason: WaitReason::LeaseUnread, until: None },
-        Register::Absent { last, .. } => return decide_without_lease(now, view, last.as_ref()),
+        Register::Absent { last, .. } => return decide_without_lease(now, view, last.as_ref(), None),
+        Register::Blank { version, last } => return decide_without_lease(now, view, last.as_ref(), Some(version)),
         Register::Held(observed) => observed,
     };
     if let Some(decision) = lease_is_behind(now, view, observed) {
@@ -81,8 +83,7 @@ fn forced_in_vain(now: Duration, view: &View) -> Option<Decision> {
 
 /// A replica that knows a higher epoch refuses the Lease's, and anything elected after it. Mostly the newer Lease is on its
 /// way here; if none comes the Lease was put back to an older state, and an election from it could be neither followed nor
-/// safe. Nor one of an epoch that a Lease written anew leaves unused: whoever took a role by the Lease that was deleted may
-/// have gone on, if this one was written by a request that was long under way.
+/// safe.
 fn lease_is_behind(now: Duration, view: &View, observed: &Observed) -> Option<Decision> {
     let reports = view.replicas.values().filter_map(|replica| replica.report.as_ref());
     let highest = reports.max_by_key(|report| report.known_epoch)?;
@@ -274,7 +275,7 @@ fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason
     let lease = &observed.lease;
     let muster = Muster::of(lease, view);
     if let Some((candidate, staying)) = muster.choose(view) {
-        return swap(observed, lease.elect(&candidate.identity, &staying), &candidate.identity, reason);
+        return swap(&observed.version, lease.elect(&candidate.identity, &staying), &candidate.identity, reason);
     }
     if matches!(
         reason,
@@ -293,15 +294,13 @@ fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason
 }
 
 pub(crate) fn swap(
-    observed: &Observed,
+    expected: &Version,
     lease: Result<Lease, NotElectable>,
     candidate: &Identity,
     reason: FailoverReason,
 ) -> Decision {
     match lease {
-        Ok(lease) => {
-            Decision::Elect { expected: observed.version.clone(), lease, candidate: candidate.clone(), reason }
-        }
+        Ok(lease) => Decision::Elect { expected: expected.clone(), lease, candidate: candidate.clone(), reason },
         Err(why) => Decision::Blocked { reason: BlockedReason::Unswappable { why } },
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn force_named(now: Duration, view: &View, observed: &Observed, name:
         let staying = muster.electable.iter().map(|report| report.identity.clone()).collect();
         let may_be_lost = may_be_lost(now, view, candidate, Vec::new());
         let lease = observed.lease.elect(&candidate.identity, &staying);
-        return Some(swap(observed, lease, &candidate.identity, FailoverReason::Forced { may_be_lost }));
+        return Some(swap(&observed.version, lease, &candidate.identity, FailoverReason::Forced { may_be_lost }));
     }
     Some(force(now, view, observed, candidate, muster))
 }
@@ -45,7 +45,7 @@ fn force(now: Duration, view: &View, observed: &Observed, candidate: &Report, mu
     let lost = unheard.chain(muster.lost).chain(muster.outdated).collect();
     let may_be_lost = may_be_lost(now, view, candidate, lost);
     let lease = observed.lease.force(&candidate.identity, set_of(view, candidate, observed.lease.cluster_version()));
-    swap(observed, lease, &candidate.identity, FailoverReason::Forced { may_be_lost })
+    swap(&observed.version, lease, &candidate.identity, FailoverReason::Forced { may_be_lost })
 }
 
 /// Who holds what the candidate holds: two logs that end at the same position are the same log. A damaged store is like no

@@ -37,12 +37,8 @@ pub struct Lease {
     renewed: Option<Renewal>,
 }
 
-/// What a lease store wrote or read for one version of the Lease: Kubernetes' `resourceVersion`, a file's counter. Opaque.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Version(String);
-
 /// When the Lease was last written, by the writer's wall clock, in microseconds since 1970. Shown to people; compared with
-/// no clock, since the reader's may differ (a change of the [`Version`] is what says that the holder lives).
+/// no clock, since the reader's may differ (a change of the [`Version`](crate::Version) is what says that the holder lives).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Renewal(pub i64);
 
@@ -225,9 +221,9 @@ impl Lease {
         Self { cluster_version: self.cluster_version.max(version), ..self }
     }
 
-    /// Rule 7: the Lease was deleted under a living primary, which creates it anew as it was. Every member of the set has
-    /// acknowledged, at this epoch, what was written after the Lease was gone. One of them may have been elected all the
-    /// same and not know it yet: it can commit nothing, and its epoch is not given again.
+    /// Rule 7: the Lease was deleted under a living primary, which writes it into the blank one as it was. Every member of the
+    /// set has acknowledged, at this epoch, what was written after that blank one was there. One of them may have been elected
+    /// all the same and not know it yet: it can commit nothing, and its epoch is not given again.
     pub fn as_it_was(&self, primary: &Identity, duration: Duration) -> Result<Self, NotHolder> {
         self.check_holder(primary)?;
         let given = self.given.0.checked_add(RECREATION_EPOCH_GAP).map_or(self.given, Epoch);
@@ -280,22 +276,6 @@ impl Lease {
     fn parts(&self) -> LeaseParts {
         let Self { holder, epoch, given, in_sync, duration, cluster_version, renewed } = self.clone();
         LeaseParts { holder, epoch, given: Some(given), in_sync, duration, cluster_version, renewed }
-    }
-}
-
-impl Version {
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(text.into())
-    }
-
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
     }
 }
 

@@ -11,18 +11,20 @@ mod force;
 mod lease;
 mod reason;
 mod recovery;
+mod stored;
 mod tracker;
 mod view;
 
 pub use decide::{Decision, decide};
 pub use lease::{
     Lease, LeaseParts, MAX_LEASE_DURATION, MAX_MEMBERS, MalformedLease, NotElectable, NotHolder, RECREATION_EPOCH_GAP,
-    Renewal, Version,
+    Renewal,
 };
 pub use reason::{
-    Ahead, BlockedReason, CreateReason, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverReason, LastHeard,
-    LostMember, LostWhy, MayBeLost, WaitReason,
+    Ahead, BlockedReason, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverReason, LastHeard, LostMember,
+    LostWhy, MayBeLost, WaitReason,
 };
 pub use recovery::{RECOVERY_EPOCH_GAP, whom_to_follow};
+pub use stored::{Incarnation, Stored, Succession, Version};
 pub use tracker::{LeaseTracker, Observed, Register};
 pub use view::{Contact, Elector, Force, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

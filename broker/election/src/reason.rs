@@ -13,7 +13,7 @@ pub const FORCE_RECOVERY_ANNOTATION: &str = "understudy.dev/force-recovery";
 /// On the BrokerCluster: "elect this pod, I take the loss". Taken off once it was used.
 pub const FORCE_PRIMARY_ANNOTATION: &str = "understudy.dev/force-primary";
 
-/// Why the primary is replaced.
+/// Why somebody is elected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FailoverReason {
     /// The Lease names no holder.
@@ -35,17 +35,12 @@ pub enum FailoverReason {
     NotServing { holder: Identity },
     /// A person has forced it.
     Forced { may_be_lost: MayBeLost },
-}
-
-/// Why a Lease is created.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum CreateReason {
     /// Every replica of the spec has answered, and all of them are empty.
     NewCluster,
     /// The Lease was deleted; every replica has answered, and this is the highest log (rule 7).
     Recovered { last: Position },
-    /// A person has forced it: these are missing.
-    Forced { missing: Vec<ReplicaName>, may_be_lost: MayBeLost },
+    /// The Lease was deleted, and a person has forced it: these are missing.
+    ForcedRecovery { missing: Vec<ReplicaName>, may_be_lost: MayBeLost },
 }
 
 /// Why nothing is done now.
@@ -86,11 +81,11 @@ pub enum WaitReason {
         away: Vec<Member>,
         lost: Vec<LostMember>,
     },
-    /// There is no Lease; these replicas must answer before one may be created.
+    /// There is no Lease, or a blank one; these replicas must answer before somebody may be elected.
     ReplicasUnheard {
         unheard: Vec<ReplicaName>,
     },
-    /// There is no Lease, but a primary lives, and creates it anew as it was (rule 7).
+    /// There is no Lease, or a blank one, but a primary lives, and writes it as it was (rule 7).
     PrimaryRecreates {
         by: ReplicaName,
         epoch: Epoch,
@@ -196,17 +191,9 @@ impl FailoverReason {
             Self::JournalStalled { .. } => "JournalStalled",
             Self::Hindered { .. } => "PrimaryCutOff",
             Self::NotServing { .. } => "PrimaryNotServing",
-            Self::Forced { .. } => "Forced",
-        }
-    }
-}
-
-impl CreateReason {
-    pub fn kind(&self) -> &'static str {
-        match self {
+            Self::Forced { .. } | Self::ForcedRecovery { .. } => "Forced",
             Self::NewCluster => "NewCluster",
             Self::Recovered { .. } => "LeaseRecovered",
-            Self::Forced { .. } => "Forced",
         }
     }
 }
@@ -278,18 +265,11 @@ impl fmt::Display for FailoverReason {
                 write!(f, "{} holds the Lease and answers, but neither renews it nor acts as primary", holder.name)
             }
             Self::Forced { may_be_lost } => write!(f, "forced by a person; {may_be_lost}"),
-        }
-    }
-}
-
-impl fmt::Display for CreateReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
             Self::NewCluster => f.write_str("a new cluster: every replica has answered, and all are empty"),
             Self::Recovered { last } => {
                 write!(f, "the Lease was deleted; every replica has answered, and the highest log ends at {last}")
             }
-            Self::Forced { missing, may_be_lost } => {
+            Self::ForcedRecovery { missing, may_be_lost } => {
                 write!(f, "forced by a person; not waited for: {}; {may_be_lost}", List(missing))
             }
         }
@@ -326,10 +306,14 @@ impl fmt::Display for WaitReason {
                 if lost.is_empty() { Ok(()) } else { write!(f, " ({})", List(lost)) }
             }
             Self::ReplicasUnheard { unheard } => {
-                write!(f, "there is no Lease; it is created once these have answered too: {}", List(unheard))
+                write!(
+                    f,
+                    "nothing stands in the Lease; somebody is elected once these have answered too: {}",
+                    List(unheard)
+                )
             }
             Self::PrimaryRecreates { by, epoch } => {
-                write!(f, "the Lease is gone, but {by} knows a living primary of epoch {epoch}, which creates it anew")
+                write!(f, "the Lease is gone, but {by} knows a living primary of epoch {epoch}, which writes it anew")
             }
             Self::NoCommonVersion { knows } => {
                 let knows: Vec<String> = knows.iter().map(|(name, range)| format!("{name} knows {range}")).collect();

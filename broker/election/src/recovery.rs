@@ -1,5 +1,8 @@
-//! No Lease: a new cluster, or one whose Lease was deleted (rule 7). The one place where a set is made up from what replicas
-//! say of themselves instead of being derived from the set before it, and therefore the most careful one.
+//! No Lease, or a blank one: a new cluster, or one whose Lease was deleted (rule 7). The one place where a set is made up from
+//! what replicas say of themselves instead of being derived from the set before it, and therefore the most careful one.
+//!
+//! In two steps. While there is no Lease a blank one is created, which takes part in nothing by itself. Then it is given its
+//! first content by a swap, so that nothing which was decided before this very Lease existed can come into it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,19 +12,24 @@ use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
 use crate::candidate::{best, not_the_member};
-use crate::decide::Decision;
+use crate::decide::{Decision, swap};
 use crate::force::{may_be_lost, set_of};
-use crate::reason::{BlockedReason, CreateReason, LostMember, LostWhy, WaitReason};
+use crate::reason::{BlockedReason, FailoverReason, LostMember, LostWhy, WaitReason};
 use crate::view::{Force, Report, Role, StoreState, View};
-use crate::{Lease, NotElectable, Register};
+use crate::{Lease, NotElectable, Register, Version};
 
 /// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
 /// having heard of it; its epoch must not be used twice. Nor does a log say that a Lease was written anew, each time with
 /// its own gap ([`RECREATION_EPOCH_GAP`](crate::RECREATION_EPOCH_GAP)): a hundred such gaps are left here.
 pub const RECOVERY_EPOCH_GAP: u64 = 10_000;
 
-/// `last`: the Lease as this elector saw it before it went.
-pub(crate) fn decide_without_lease(now: Duration, view: &View, last: Option<&Lease>) -> Decision {
+/// `last`: the Lease as this elector saw it before it went. `blank`: the version of the one that is there instead.
+pub(crate) fn decide_without_lease(
+    now: Duration,
+    view: &View,
+    last: Option<&Lease>,
+    blank: Option<&Version>,
+) -> Decision {
     let heard: Vec<&Report> = view.all_heard().collect();
     let unheard: Vec<ReplicaName> =
         view.spec.replicas.iter().filter(|name| view.heard(name).is_none()).cloned().collect();
@@ -29,19 +37,22 @@ pub(crate) fn decide_without_lease(now: Duration, view: &View, last: Option<&Lea
         if let Some(reason) = living_primary(&heard) {
             return Decision::Wait { reason, until: None };
         }
-        let has_answered = |name: &ReplicaName| view.heard(name).is_some_and(|report| report.lease_gone);
+        // Whom nobody hears is waited for before the blank one is made, since it would be made in vain.
+        let is_asked =
+            |report: &Report| blank.is_none_or(|blank| report.blank_seen.as_ref() == Some(blank.incarnation()));
+        let has_answered = |name: &ReplicaName| view.heard(name).is_some_and(is_asked);
         let unheard: Vec<ReplicaName> = view.spec.replicas.iter().filter(|name| !has_answered(name)).cloned().collect();
         if !unheard.is_empty() {
             return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard }, until: None };
         }
     }
     if unheard.is_empty() && last.is_none() && heard.iter().all(|report| is_new(report)) {
-        return bootstrap(view, &heard);
+        return bootstrap(view, &heard, blank);
     }
-    recover(now, view, last, &heard, unheard)
+    recover(now, view, last, blank, &heard, unheard)
 }
 
-/// A primary that still hears every member creates the Lease as it was. Whether it does, only it can know; while one lives
+/// A primary that still hears every member writes the Lease as it was. Whether it does, only it can know; while one lives
 /// its set may be another than its log says, so nobody else makes one up.
 fn living_primary(heard: &[&Report]) -> Option<WaitReason> {
     heard.iter().find_map(|report| match report.role {
@@ -55,7 +66,7 @@ fn living_primary(heard: &[&Report]) -> Option<WaitReason> {
 /// Without a Lease nobody is told whom to follow, and a primary makes it anew only once it hears every member of its set. So a
 /// backup goes by what replicas say of themselves: following is safe whoever it is, since epochs fence (rule 2).
 pub fn whom_to_follow(view: &View) -> Option<(Epoch, ReplicaName)> {
-    let Register::Absent { .. } = view.register else { return None };
+    let (Register::Absent { .. } | Register::Blank { .. }) = view.register else { return None };
     let primaries = view.all_heard().filter_map(|report| match report.role {
         Role::Primary { epoch, .. } => Some((epoch, report.identity.name.clone())),
         Role::Hears { .. } | Role::Lost { .. } | Role::Idle => None,
@@ -70,7 +81,7 @@ fn is_new(report: &Report) -> bool {
         && report.state == StoreState::Clean
 }
 
-fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
+fn bootstrap(view: &View, heard: &[&Report], blank: Option<&Version>) -> Decision {
     let Some(first) = best(heard, view) else {
         return Decision::Wait { reason: WaitReason::ReplicasUnheard { unheard: Vec::new() }, until: None };
     };
@@ -81,10 +92,17 @@ fn bootstrap(view: &View, heard: &[&Report]) -> Decision {
     let in_spec = heard.iter().filter(|report| view.spec.replicas.contains(&report.identity.name));
     let in_sync = in_spec.map(|report| report.identity.member(view.spec.processes_in_set)).collect();
     let lease = Lease::bootstrap(&first.identity, in_sync, view.timings.lease_duration);
-    create(&first.identity, lease.map(|lease| lease.at_least(version)), CreateReason::NewCluster)
+    write(blank, &first.identity, lease.map(|lease| lease.at_least(version)), FailoverReason::NewCluster)
 }
 
-fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], unheard: Vec<ReplicaName>) -> Decision {
+fn recover(
+    now: Duration,
+    view: &View,
+    last: Option<&Lease>,
+    blank: Option<&Version>,
+    heard: &[&Report],
+    unheard: Vec<ReplicaName>,
+) -> Decision {
     // No store has heard of a higher one, so no log holds what only a higher one brought.
     let versions = heard.iter().map(|report| report.cluster_version).chain(last.map(Lease::cluster_version));
     let version = versions.max().unwrap_or_default();
@@ -108,11 +126,11 @@ fn recover(now: Duration, view: &View, last: Option<&Lease>, heard: &[&Report], 
     });
     let may_be_lost = may_be_lost(now, view, candidate, lost);
     let reason = if unheard.is_empty() && may_be_lost.is_nothing() {
-        CreateReason::Recovered { last: candidate.last }
+        FailoverReason::Recovered { last: candidate.last }
     } else {
-        CreateReason::Forced { missing: unheard, may_be_lost }
+        FailoverReason::ForcedRecovery { missing: unheard, may_be_lost }
     };
-    create(&candidate.identity, lease, reason)
+    write(blank, &candidate.identity, lease, reason)
 }
 
 fn highest_fit<'a>(view: &View, heard: &[&'a Report], version: ClusterVersion) -> Option<&'a Report> {
@@ -200,9 +218,16 @@ fn unused_epoch(last: Option<&Lease>, heard: &[&Report]) -> Result<Epoch, NotEle
     epoch.0.checked_add(RECOVERY_EPOCH_GAP).map(Epoch).ok_or(NotElectable::EpochsExhausted { epoch })
 }
 
-fn create(candidate: &Identity, lease: Result<Lease, NotElectable>, reason: CreateReason) -> Decision {
-    match lease {
-        Ok(lease) => Decision::Create { lease, candidate: candidate.clone(), reason },
-        Err(why) => Decision::Blocked { reason: BlockedReason::Unswappable { why } },
+/// Into the blank Lease, by a swap. While there is none it is created first, and all is decided again on what is so then.
+fn write(
+    blank: Option<&Version>,
+    candidate: &Identity,
+    lease: Result<Lease, NotElectable>,
+    reason: FailoverReason,
+) -> Decision {
+    match (lease, blank) {
+        (Ok(_), None) => Decision::Create { candidate: candidate.clone(), reason },
+        (Err(why), None) => Decision::Blocked { reason: BlockedReason::Unswappable { why } },
+        (lease, Some(blank)) => swap(blank, lease, candidate, reason),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{Lease, Version};
+use crate::{Lease, Stored, Version};
 
 /// The Lease as an elector last saw it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,6 +14,11 @@ pub enum Register {
     /// Read, and there is none. `last` is what it was when this elector last saw it (rule 7).
     Absent {
         since: Duration,
+        last: Option<Lease>,
+    },
+    /// Read, and it says nothing yet. `last` as above.
+    Blank {
+        version: Version,
         last: Option<Lease>,
     },
     Held(Observed),
@@ -36,14 +41,14 @@ pub struct LeaseTracker {
 impl LeaseTracker {
     /// The Lease was seen as `seen` at `now`. Seeing the same version again changes nothing: the holder did not renew.
     /// A failed read is not to be reported here, it saw nothing.
-    pub fn observe(&mut self, now: Duration, seen: Option<(Lease, Version)>) {
+    pub fn observe(&mut self, now: Duration, seen: Stored) {
         let before = std::mem::take(&mut self.register);
         self.register = match (before, seen) {
-            (Register::Held(before), Some((_, version))) if before.version == version => Register::Held(before),
-            (_, Some((lease, version))) => Register::Held(Observed { lease, version, unchanged_since: now }),
-            (Register::Absent { since, last }, None) => Register::Absent { since, last },
-            (Register::Held(before), None) => Register::Absent { since: now, last: Some(before.lease) },
-            (Register::Unread, None) => Register::Absent { since: now, last: None },
+            (Register::Held(before), Stored::Held(_, version)) if before.version == version => Register::Held(before),
+            (_, Stored::Held(lease, version)) => Register::Held(Observed { lease, version, unchanged_since: now }),
+            (Register::Absent { since, last }, Stored::Absent) => Register::Absent { since, last },
+            (before, Stored::Absent) => Register::Absent { since: now, last: before.into_last() },
+            (before, Stored::Blank(version)) => Register::Blank { version, last: before.into_last() },
         };
     }
 
@@ -52,19 +57,35 @@ impl LeaseTracker {
     }
 }
 
+impl Register {
+    /// The Lease as it last was when it had a content.
+    fn into_last(self) -> Option<Lease> {
+        match self {
+            Self::Unread => None,
+            Self::Absent { last, .. } | Self::Blank { last, .. } => last,
+            Self::Held(observed) => Some(observed.lease),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use understudy_record::{Identity, ProcessId, ReplicaName, StoreId};
 
     use super::*;
+    use crate::Incarnation;
 
     fn lease() -> Lease {
         let a = Identity { name: ReplicaName::new("a"), store: StoreId(1), process: ProcessId(1) };
         Lease::bootstrap(&a, [a.member(false)].into(), Duration::from_secs(5)).unwrap()
     }
 
-    fn seen(version: &str) -> Option<(Lease, Version)> {
-        Some((lease(), Version::new(version)))
+    fn seen(version: &str) -> Stored {
+        Stored::Held(lease(), version_of("1", version))
+    }
+
+    fn version_of(incarnation: &str, revision: &str) -> Version {
+        Version::new(Incarnation::new(incarnation), revision)
     }
 
     fn unchanged_since(tracker: &LeaseTracker) -> Option<u64> {
@@ -89,11 +110,27 @@ mod tests {
         assert_eq!(*tracker.register(), Register::Unread);
         tracker.observe(Duration::from_secs(1), seen("7"));
         for now in [2, 3] {
-            tracker.observe(Duration::from_secs(now), None);
+            tracker.observe(Duration::from_secs(now), Stored::Absent);
             let absent = Register::Absent { since: Duration::from_secs(2), last: Some(lease()) };
             assert_eq!(*tracker.register(), absent);
         }
-        tracker.observe(Duration::from_secs(4), seen("9"));
-        assert_eq!(unchanged_since(&tracker), Some(4));
+        // Blank ones, one of which was deleted again.
+        for (now, version) in [(4, version_of("1", "8")), (5, version_of("2", "10")), (6, version_of("2", "11"))] {
+            tracker.observe(Duration::from_secs(now), Stored::Blank(version.clone()));
+            assert_eq!(*tracker.register(), Register::Blank { version, last: Some(lease()) });
+        }
+        tracker.observe(Duration::from_secs(7), seen("12"));
+        assert_eq!(unchanged_since(&tracker), Some(7));
+        tracker.observe(Duration::from_secs(8), Stored::Blank(version_of("3", "14")));
+        assert_eq!(*tracker.register(), Register::Blank { version: version_of("3", "14"), last: Some(lease()) });
+    }
+
+    #[test]
+    fn a_blank_lease_is_none_that_was_there_before() {
+        let mut tracker = LeaseTracker::default();
+        tracker.observe(Duration::from_secs(1), Stored::Blank(version_of("1", "8")));
+        assert_eq!(*tracker.register(), Register::Blank { version: version_of("1", "8"), last: None });
+        tracker.observe(Duration::from_secs(2), Stored::Absent);
+        assert_eq!(*tracker.register(), Register::Absent { since: Duration::from_secs(2), last: None });
     }
 }

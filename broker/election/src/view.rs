@@ -10,7 +10,7 @@ use std::time::Duration;
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 
-use crate::Register;
+use crate::{Incarnation, Register};
 
 #[derive(Clone, Debug)]
 pub struct View {
@@ -55,7 +55,7 @@ pub enum Force {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timings {
-    /// Written into a Lease that is created; one that exists carries its own.
+    /// Written into a blank Lease; one that is not carries its own.
     pub lease_duration: Duration,
     /// Silence after which a stream's other end counts as lost.
     pub backup_timeout: Duration,
@@ -120,9 +120,9 @@ pub struct Report {
     /// The highest version of the cluster that its store has heard of: what its log may hold.
     pub cluster_version: ClusterVersion,
     pub role: Role,
-    /// It had itself seen that there is no Lease when it said this. Only then does its word count for a new one (rule 7): an
-    /// older word may be of before it was elected, led and confirmed, all by the Lease that is gone.
-    pub lease_gone: bool,
+    /// The blank Lease that it saw as the present one when it said this. Only for that one does its word count (rule 7): an
+    /// older word may be of before it was elected, led and confirmed, all by a Lease that is gone.
+    pub blank_seen: Option<Incarnation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -11,6 +11,9 @@
 //! | duration | `spec.leaseDurationSeconds`, rounded up; in full in annotation `understudy.dev/lease-duration-ms` |
 //! | cluster's version | annotation `understudy.dev/version`; absent: 1 |
 //! | renewed | `spec.renewTime`, by the writer's clock |
+//! | incarnation | `metadata.uid` |
+//!
+//! One that has neither holder nor epoch nor set is blank, whoever made it.
 //!
 //! Needs the verbs `get`, `list`, `watch`, `create` and `update`.
 
@@ -27,9 +30,9 @@ use k8s_openapi::api::coordination::v1::Lease as KubeLease;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, PostParams};
 use kube::runtime::watcher;
-use understudy_election::{Lease, Version};
+use understudy_election::{Lease, Stored, Version};
 
-use crate::{LeaseError, LeaseStore, Stored, SwapError};
+use crate::{LeaseError, LeaseStore, SwapError};
 pub use encoding::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, VERSION_ANNOTATION};
 
 /// A primary renews several times within its Lease's duration, so a watch that shows nothing for this long has either lost
@@ -68,7 +71,7 @@ impl KubernetesLease {
 
     /// The object whose version is `expected`, to be changed and written back.
     async fn object_at(&self, expected: &Version) -> Result<KubeLease, SwapError> {
-        let is_expected = |object: &KubeLease| object.metadata.resource_version.as_deref() == Some(expected.as_str());
+        let is_expected = |object: &KubeLease| encoding::version(object).is_ok_and(|version| version == *expected);
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(object) = seen.filter(is_expected) {
             return Ok(object);
@@ -87,8 +90,8 @@ impl KubernetesLease {
     fn written(&self, object: &KubeLease) -> Result<Version, SwapError> {
         self.remember(Some(object));
         // A success without a version cannot be told from a write that another has overtaken.
-        let unknown = || SwapError::Unknown { why: "the API server answered without a resourceVersion".to_owned() };
-        object.metadata.resource_version.clone().map(Version::new).ok_or_else(unknown)
+        encoding::version(object)
+            .map_err(|error| SwapError::Unknown { why: format!("the API server's answer: {error}") })
     }
 
     async fn bounded<T>(&self, request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
@@ -106,11 +109,11 @@ impl LeaseStore for KubernetesLease {
         let found = self.bounded(self.api.get_opt(&self.name)).await;
         let found = found.map_err(|failure| LeaseError::Unavailable { why: failure.to_string() })?;
         self.remember(found.as_ref());
-        found.as_ref().map(encoding::decode).transpose()
+        encoding::decode(found.as_ref())
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Version, SwapError> {
-        let object = encoding::object(&self.name, lease, &self.labels, self.owner.as_ref())?;
+    async fn create(&self) -> Result<Version, SwapError> {
+        let object = encoding::blank(&self.name, &self.labels, self.owner.as_ref());
         let created = self.bounded(self.api.create(&PostParams::default(), &object)).await;
         // A 404 is the namespace's: nothing there to conflict with.
         self.written(&created.map_err(|failure| failure.of_write(Missing::Refused))?)
@@ -167,7 +170,7 @@ impl Watch {
             if self.is_news(seen.as_ref()) {
                 self.store.remember(seen.as_ref());
                 self.last = Some(seen.as_ref().and_then(|lease| lease.metadata.resource_version.clone()));
-                return seen.as_ref().map(encoding::decode).transpose();
+                return encoding::decode(seen.as_ref());
             }
         }
     }

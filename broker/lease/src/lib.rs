@@ -10,22 +10,19 @@ mod local;
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
-use understudy_election::{Lease, Version};
+use understudy_election::{Lease, Stored, Version};
 
 pub use kubernetes::{
     DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, KubernetesLease, VERSION_ANNOTATION,
 };
 pub use local::LocalLease;
 
-/// The Lease as a store has it, with the version a swap must name; `None`: there is none.
-pub type Stored = Option<(Lease, Version)>;
-
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
     async fn read(&self) -> Result<Stored, LeaseError>;
 
-    /// [`SwapError::Conflict`] if there is one already.
-    async fn create(&self, lease: &Lease) -> Result<Version, SwapError>;
+    /// A blank one, which the next swap gives a content. [`SwapError::Conflict`] if there is one already.
+    async fn create(&self) -> Result<Version, SwapError>;
 
     /// Writes `lease` if the store still holds `expected`, and stamps the time of the write. A renewal is a swap too.
     async fn swap(&self, expected: &Version, lease: &Lease) -> Result<Version, SwapError>;

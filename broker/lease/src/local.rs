@@ -17,11 +17,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use futures::stream::{BoxStream, StreamExt, unfold};
 use serde::{Deserialize, Serialize};
-use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, Renewal, Version};
+use understudy_election::{Incarnation, Lease, LeaseParts, MAX_MEMBERS, Renewal, Stored, Version};
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity, Member};
 
-use crate::{LeaseError, LeaseStore, Stored, SwapError};
+use crate::{LeaseError, LeaseStore, SwapError};
 
 /// How often a watch looks. A few hundred bytes from the page cache 200 times a second cost next to nothing, and a failover
 /// waits for this at most.
@@ -52,22 +52,29 @@ pub struct LocalLease {
     dir: PathBuf,
 }
 
-/// `lease.json`. The version is `incarnation-counter`: a Lease that was deleted and created anew never has a version that
-/// the one before it had.
-#[derive(Serialize, Deserialize)]
+/// `lease.json`. The counter is of one incarnation, which is a random number: a Lease that was deleted and created anew never
+/// has a version that the one before it had.
+#[derive(Default, Serialize, Deserialize)]
 struct OnDisk {
     incarnation: u64,
     counter: u64,
+    // The rest is not there in a blank Lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
     holder: Option<String>,
-    epoch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    epoch: Option<u64>,
     /// Absent: as the epoch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     given: Option<u64>,
-    in_sync: Vec<String>,
-    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    in_sync: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
     /// Absent in a Lease of before there were versions, which is the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     cluster_version: Option<u32>,
-    renewed_us: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    renewed_us: Option<i64>,
 }
 
 impl LocalLease {
@@ -76,9 +83,9 @@ impl LocalLease {
         Self { dir: dir.into() }
     }
 
-    async fn write(&self, expected: Option<Version>, lease: &Lease) -> Result<Version, SwapError> {
-        let (dir, lease) = (self.dir.clone(), lease.clone());
-        let written = tokio::task::spawn_blocking(move || compare_and_swap(&dir, expected.as_ref(), &lease)).await;
+    async fn write(&self, expected: Option<Version>, next: OnDisk) -> Result<Version, SwapError> {
+        let dir = self.dir.clone();
+        let written = tokio::task::spawn_blocking(move || compare_and_swap(&dir, expected.as_ref(), &next)).await;
         written.unwrap_or_else(|error| Err(SwapError::Unknown { why: error.to_string() }))
     }
 }
@@ -89,12 +96,12 @@ impl LeaseStore for LocalLease {
         read(&self.dir)
     }
 
-    async fn create(&self, lease: &Lease) -> Result<Version, SwapError> {
-        self.write(None, lease).await
+    async fn create(&self) -> Result<Version, SwapError> {
+        self.write(None, OnDisk { incarnation: rand::random(), counter: 1, ..OnDisk::default() }).await
     }
 
     async fn swap(&self, expected: &Version, lease: &Lease) -> Result<Version, SwapError> {
-        self.write(Some(expected.clone()), lease).await
+        self.write(Some(expected.clone()), successor(expected, lease)?).await
     }
 
     fn watch(&self) -> BoxStream<'static, Result<Stored, LeaseError>> {
@@ -115,22 +122,21 @@ fn read(dir: &Path) -> Result<Stored, LeaseError> {
     // Not worth a thread of its own: see POLL.
     let bytes = match fs::read(dir.join(FILE)) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Stored::Absent),
         Err(error) => return Err(LeaseError::Unavailable { why: format!("{}: {error}", dir.join(FILE).display()) }),
     };
-    decode(&bytes).map(Some)
+    decode(&bytes)
 }
 
-fn compare_and_swap(dir: &Path, expected: Option<&Version>, lease: &Lease) -> Result<Version, SwapError> {
+fn compare_and_swap(dir: &Path, expected: Option<&Version>, next: &OnDisk) -> Result<Version, SwapError> {
     let refused = |what: &str, error: io::Error| SwapError::Refused { why: format!("{what}: {error}") };
     fs::create_dir_all(dir).map_err(|error| refused("create the directory", error))?;
-    let next = successor(expected, lease)?;
     let version = next.version();
     // Written and synced before the lock is taken, so that the lock is held for a read and a rename only.
-    let new = NewFile::write(dir, &next).map_err(|error| refused("write the new Lease", error))?;
+    let new = NewFile::write(dir, next).map_err(|error| refused("write the new Lease", error))?;
     let lock = lock(&dir.join(LOCK))?;
     let current = read(dir).map_err(|error| SwapError::Refused { why: error.to_string() })?;
-    if current.map(|(_, version)| version).as_ref() != expected {
+    if current.version() != expected {
         return Err(SwapError::Conflict);
     }
     new.rename_to(&dir.join(FILE)).map_err(|error| refused("put the new Lease in place", error))?;
@@ -144,54 +150,55 @@ fn compare_and_swap(dir: &Path, expected: Option<&Version>, lease: &Lease) -> Re
 }
 
 /// What is written in place of `expected`.
-fn successor(expected: Option<&Version>, lease: &Lease) -> Result<OnDisk, SwapError> {
+fn successor(expected: &Version, lease: &Lease) -> Result<OnDisk, SwapError> {
     let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
-    let now_us = u64::try_from(now_us).unwrap_or(u64::MAX);
-    let (incarnation, counter) = match expected {
-        None => (now_us, 1),
-        Some(version) => match parse_version(version).and_then(|(inc, counter)| Some((inc, counter.checked_add(1)?))) {
-            Some(next) => next,
-            None => return Err(SwapError::Refused { why: format!("{version} is not a version of this store") }),
-        },
-    };
+    let next = parse_version(expected).and_then(|(incarnation, counter)| Some((incarnation, counter.checked_add(1)?)));
+    let refused = || SwapError::Refused { why: format!("{expected} is not a version of this store") };
+    let (incarnation, counter) = next.ok_or_else(refused)?;
     Ok(OnDisk {
         incarnation,
         counter,
         holder: lease.holder().map(ToString::to_string),
-        epoch: lease.epoch().0,
+        epoch: Some(lease.epoch().0),
         given: (lease.given() > lease.epoch()).then_some(lease.given().0),
-        in_sync: lease.in_sync().iter().map(ToString::to_string).collect(),
+        in_sync: Some(lease.in_sync().iter().map(ToString::to_string).collect()),
         cluster_version: Some(lease.cluster_version().0),
-        duration_ms: u64::try_from(lease.duration().as_millis()).unwrap_or(u64::MAX),
-        renewed_us: i64::try_from(now_us).unwrap_or(i64::MAX),
+        duration_ms: Some(u64::try_from(lease.duration().as_millis()).unwrap_or(u64::MAX)),
+        renewed_us: Some(i64::try_from(now_us).unwrap_or(i64::MAX)),
     })
 }
 
 fn parse_version(version: &Version) -> Option<(u64, u64)> {
-    let (incarnation, counter) = version.as_str().split_once('-')?;
-    Some((u64::from_str_radix(incarnation, 16).ok()?, counter.parse().ok()?))
+    Some((u64::from_str_radix(version.incarnation().as_str(), 16).ok()?, version.revision().parse().ok()?))
 }
 
-fn decode(bytes: &[u8]) -> Result<(Lease, Version), LeaseError> {
+fn decode(bytes: &[u8]) -> Result<Stored, LeaseError> {
     let malformed = |field, why: String| LeaseError::Malformed { field, why };
     if bytes.len() > MAX_FILE_BYTES {
         return Err(malformed(FILE, format!("{} bytes, more than {MAX_FILE_BYTES}", bytes.len())));
     }
     let on_disk: OnDisk = serde_json::from_slice(bytes).map_err(|error| malformed(FILE, error.to_string()))?;
     let version = on_disk.version();
-    let holder = on_disk.holder.as_deref().map(str::parse::<Identity>).transpose();
-    let in_sync = on_disk.in_sync.iter().map(|member| member.parse::<Member>()).collect::<Result<_, _>>();
+    let OnDisk { holder, epoch, given, in_sync, duration_ms, cluster_version, renewed_us, .. } = on_disk;
+    // One that has lost a part of its content is damaged.
+    if holder.is_none() && epoch.is_none() && given.is_none() && in_sync.is_none() {
+        return Ok(Stored::Blank(version));
+    }
+    let missing = |field| move || malformed(field, "missing".to_owned());
+    let holder = holder.as_deref().map(str::parse::<Identity>).transpose();
+    let in_sync = in_sync.ok_or_else(missing("in_sync"))?;
+    let in_sync = in_sync.iter().map(|member| member.parse::<Member>()).collect::<Result<_, _>>();
     let parts = LeaseParts {
         holder: holder.map_err(|error| malformed("holder", error.to_string()))?,
-        epoch: Epoch(on_disk.epoch),
-        given: on_disk.given.map(Epoch),
+        epoch: epoch.map(Epoch).ok_or_else(missing("epoch"))?,
+        given: given.map(Epoch),
         in_sync: in_sync.map_err(|error| malformed("in_sync", error.to_string()))?,
-        duration: Duration::from_millis(on_disk.duration_ms),
-        cluster_version: on_disk.cluster_version.map_or(ClusterVersion::FIRST, ClusterVersion),
-        renewed: Some(Renewal(on_disk.renewed_us)),
+        duration: duration_ms.map(Duration::from_millis).ok_or_else(missing("duration_ms"))?,
+        cluster_version: cluster_version.map_or(ClusterVersion::FIRST, ClusterVersion),
+        renewed: renewed_us.map(Renewal),
     };
     let lease = Lease::from_parts(parts).map_err(|error| malformed(FILE, error.to_string()))?;
-    Ok((lease, version))
+    Ok(Stored::Held(lease, version))
 }
 
 fn lock(path: &Path) -> Result<File, SwapError> {
@@ -252,6 +259,6 @@ impl Drop for NewFile {
 
 impl OnDisk {
     fn version(&self) -> Version {
-        Version::new(format!("{:x}-{}", self.incarnation, self.counter))
+        Version::new(Incarnation::new(format!("{:x}", self.incarnation)), self.counter.to_string())
     }
 }

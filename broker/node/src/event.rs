@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
 use understudy_core::{BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
-use understudy_election::{Lease, Version};
+use understudy_election::Stored;
 use understudy_record::{Alarms, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
@@ -216,7 +216,7 @@ pub enum UpstreamEvent {
 #[derive(Debug)]
 pub enum LeaseEvent {
     /// The Lease as a watch, a read or an own election shows it.
-    Seen(Option<(Lease, Version)>),
+    Seen(Stored),
     /// The answer to the keeper's request of that epoch.
     Answer(Epoch, LeaseAnswer),
 }

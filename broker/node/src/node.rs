@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use understudy_core::{ConnectionId, Core, Load, Outputs};
-use understudy_election::{Lease, Version};
+use understudy_election::{Incarnation, Lease, Stored, Succession, Version};
 use understudy_journal::Flaw;
 use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
@@ -53,8 +53,9 @@ pub struct Node {
     pub(crate) uploads: VecDeque<(Index, ConnectionId, usize)>,
     /// The newest Lease seen.
     pub(crate) lease: Option<(Lease, Version)>,
-    /// It was looked for, and is not there.
-    pub(crate) lease_gone: bool,
+    /// The blank Lease that is there instead, as was last seen.
+    pub(crate) blank_seen: Option<Incarnation>,
+    succession: Succession,
     pub(crate) recorded_sets: RecordedSets,
     pub(crate) checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
@@ -100,7 +101,8 @@ impl Node {
             clients: BTreeMap::new(),
             uploads: VecDeque::new(),
             lease: None,
-            lease_gone: false,
+            blank_seen: None,
+            succession: Succession::default(),
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(interval, log_bytes),
             loads: Vec::new(),
@@ -220,14 +222,18 @@ impl Node {
     }
 
     /// The Lease as it is now seen: this process may be the primary, or no longer, or have another to follow.
-    fn handle_lease_seen(&mut self, seen: Option<(Lease, Version)>) {
-        if let (Some((new, _)), Some((known, _))) = (&seen, &self.lease)
+    fn handle_lease_seen(&mut self, seen: Stored) {
+        // Whoever has said that it sees a blank Lease takes no role by one from before it (rule 7).
+        if !self.succession.observe(&seen) {
+            return;
+        }
+        if let (Some(new), Some((known, _))) = (seen.lease(), &self.lease)
             && new.epoch() < known.epoch()
         {
             return; // an old state, from a watch that lags
         }
-        self.lease_gone = seen.is_none();
-        self.lease = seen;
+        self.blank_seen = seen.blank().cloned();
+        self.lease = seen.into_held();
         self.publish_status();
         match &self.role {
             Role::Primary(_) => self.show_lease_to_keeper(),

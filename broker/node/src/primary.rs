@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use tokio::sync::{mpsc, oneshot};
 use understudy_core::BacklogChunk;
-use understudy_election::{Lease, Version};
+use understudy_election::{Incarnation, Lease, Version};
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, BasePiece, Epoch, Frame, Identity, Index, PartRef, Position, QueueId, Record};
@@ -42,8 +42,8 @@ pub(crate) struct PrimaryRole {
     announced_commit: bool,
     /// What the Lease's store last failed in; said once, not at each try.
     pub(crate) trouble: Option<String>,
-    /// The record that every member must acknowledge before a deleted Lease is written anew.
-    proof: Option<Index>,
+    /// The record that every member must acknowledge before that blank Lease is written as the deleted one was.
+    proof: Option<(Incarnation, Index)>,
     pub(crate) hand_over: Option<HandOver>,
 }
 
@@ -406,20 +406,22 @@ impl Node {
         self.around.journal_stalled_for() >= self.config.stall_timeout
     }
 
-    /// Rule 7: to have heard every member is that each has acknowledged something written after the Lease was found
-    /// deleted, under this epoch.
+    /// Rule 7: to have heard every member is that each has acknowledged something written after this very blank Lease was
+    /// seen, under this epoch. To create a blank one takes no proof.
     fn hears_all(&mut self) -> bool {
         let Role::Primary(role) = &mut self.role else { return false };
-        if !role.keeper.is_deleted() {
+        let Some(blank) = role.keeper.blank() else {
             role.proof = None;
-            return false;
-        }
-        let Some(proof) = role.proof else {
-            let members = role.primary.in_force().iter().cloned().collect();
-            role.proof = Some(self.core.append(Record::InSyncSet { members }, &mut self.out));
-            return false;
+            return role.keeper.is_deleted() && role.primary.hears_all();
         };
-        role.primary.hears_all() && role.primary.held_by_all() >= proof
+        if let Some((of, proof)) = &role.proof
+            && of == blank
+        {
+            return role.primary.hears_all() && role.primary.held_by_all() >= *proof;
+        }
+        let (blank, members) = (blank.clone(), role.primary.in_force().iter().cloned().collect());
+        role.proof = Some((blank, self.core.append(Record::InSyncSet { members }, &mut self.out)));
+        false
     }
 
     pub(crate) fn poll_keeper(&mut self) {

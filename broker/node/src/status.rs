@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use understudy_election::Incarnation;
 use understudy_journal::Progress;
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Alarms, Epoch, Identity, Index, Position, ReplicaName};
@@ -47,8 +48,8 @@ pub struct NodeStatus {
     /// The in-sync set: in force, or as the log last said.
     pub in_sync: Vec<understudy_record::Member>,
     pub journal_stalled_ms: u64,
-    /// It has seen that there is no Lease.
-    pub lease_gone: bool,
+    /// The blank Lease that it sees as the present one.
+    pub blank_seen: Option<Incarnation>,
     /// What this replica runs short of.
     pub alarms: Alarms,
     pub failure: Option<String>,
@@ -172,7 +173,7 @@ impl Shared {
             committed: zero.index,
             in_sync: Vec::new(),
             journal_stalled_ms: 0,
-            lease_gone: false,
+            blank_seen: None,
             alarms: Alarms::default(),
             failure: None,
             inconsistency: None,
@@ -270,7 +271,7 @@ impl Node {
                 _ => self.recorded_sets.latest().to_vec(),
             },
             journal_stalled_ms: self.around.journal_stalled_for().as_millis() as u64,
-            lease_gone: self.lease_gone,
+            blank_seen: self.blank_seen.clone(),
             alarms: self.alarms,
             failure: self.shared.failure(),
             inconsistency: self.agreement.own().map(|own| own.text.clone()),

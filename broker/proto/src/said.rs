@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Loss, Report, Role, StoreState};
+use understudy_election::{Incarnation, Loss, Report, Role, StoreState};
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Index, Member, ParseIdError, Position, ReplicaName};
 
@@ -90,7 +90,7 @@ pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Dura
         },
         cluster_version: ClusterVersion::said(status.cluster_version),
         role,
-        lease_gone: status.lease_gone,
+        blank_seen: Some(status.blank_lease.as_str()).filter(|text| !text.is_empty()).map(Incarnation::new),
     }))
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Lease, NotHolder, Version};
+use understudy_election::{Incarnation, Lease, NotHolder, Stored, Version};
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Identity};
@@ -28,15 +28,13 @@ pub enum LeaseRequest {
         expected: Version,
         lease: Lease,
     },
-    /// The Lease was deleted: as it was (rule 7).
-    Create {
-        lease: Lease,
-    },
+    /// The Lease was deleted: a blank one, into which it is then written as it was (rule 7).
+    Create,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LeaseAnswer {
-    Read(Option<(Lease, Version)>),
+    Read(Stored),
     /// The swap or creation took effect.
     Written(Version),
     /// Another write came first; ours has no effect and never will.
@@ -51,7 +49,7 @@ pub enum LeaseAnswer {
 pub enum KeeperOutput {
     /// For [`Primary::handle_outcome`](crate::Primary::handle_outcome).
     Outcome(SwapOutcome),
-    /// Another primary, or another epoch (rule 5).
+    /// Another primary, or another epoch (rule 5); or the Lease is gone that elected this one, before it wrote to it (rule 7).
     Demoted { epoch: Epoch, holder: Option<Identity> },
     /// A write of this primary's own has taken effect: it was elected, and after that the Lease was still there (rule 7).
     Held,
@@ -64,6 +62,13 @@ pub enum KeeperOutput {
 #[error("the Lease cannot be written as this primary wants it: {0}")]
 pub struct NoLease(String);
 
+/// What is there in place of the Lease that was deleted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Gone {
+    Absent,
+    Blank(Version),
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseKeeper {
     me: Identity,
@@ -74,8 +79,8 @@ pub struct LeaseKeeper {
     version: Version,
     /// A write of this primary's own has taken effect.
     held: bool,
-    /// The Lease is not there.
-    deleted: bool,
+    /// The Lease was deleted.
+    gone: Option<Gone>,
     /// The set whose outcome is open.
     wanted: Option<InSyncSet>,
     /// The successor, once this primary wants to leave.
@@ -100,7 +105,7 @@ impl LeaseKeeper {
             known,
             version,
             held: false,
-            deleted: false,
+            gone: None,
             wanted: None,
             successor: None,
             raise_to: None,
@@ -154,13 +159,22 @@ impl LeaseKeeper {
         self.wanted.as_ref()
     }
 
-    /// The Lease is known not to be there.
+    /// The Lease was deleted, and nothing stands in one that may be there instead.
     pub fn is_deleted(&self) -> bool {
-        self.deleted
+        self.gone.is_some()
+    }
+
+    /// The blank Lease into which this primary may write (rule 7).
+    pub fn blank(&self) -> Option<&Incarnation> {
+        match &self.gone {
+            Some(Gone::Blank(version)) => Some(version.incarnation()),
+            Some(Gone::Absent) | None => None,
+        }
     }
 
     /// The next request, if one is due and none is on its way. `may_renew`: the journal makes progress (a primary that
-    /// cannot write must not look alive). `hears_all`: every member acknowledges at this epoch (rule 7).
+    /// cannot write must not look alive). `hears_all`: every member acknowledges at this epoch, and since there is
+    /// [`Self::blank`] has acknowledged something that was written after it was seen (rule 7).
     ///
     /// # Errors
     /// If what should be written would be no Lease. Tried again after a pause.
@@ -171,24 +185,27 @@ impl LeaseKeeper {
         hears_all: bool,
     ) -> Result<Option<LeaseRequest>, NoLease> {
         let renewal_due = may_renew && (now >= self.next_renewal || self.raise_to.is_some());
-        let due = self.must_read || self.deleted || self.wanted.is_some() || self.successor.is_some() || renewal_due;
+        let due =
+            self.must_read || self.gone.is_some() || self.wanted.is_some() || self.successor.is_some() || renewal_due;
         if self.in_flight.is_some() || !due || now < self.not_before {
             return Ok(None);
         }
-        let request = if self.must_read {
-            LeaseRequest::Read
-        } else if self.deleted {
-            if !hears_all {
+        let request = match self.gone.clone() {
+            _ if self.must_read => LeaseRequest::Read,
+            Some(_) if !hears_all => {
                 self.not_before = now + RETRY;
-                self.must_read = true; // somebody else may create it
+                self.must_read = true; // somebody else may write it
                 return Ok(None);
             }
-            let lease = self.known.as_it_was(&self.me, self.duration);
-            LeaseRequest::Create { lease: self.or_pause(now, lease)? }
-        } else {
-            let lease = self.next_lease();
-            let lease = self.or_pause(now, lease)?;
-            LeaseRequest::Swap { expected: self.version.clone(), lease }
+            Some(Gone::Absent) => LeaseRequest::Create,
+            Some(Gone::Blank(expected)) => {
+                let lease = self.known.as_it_was(&self.me, self.duration);
+                LeaseRequest::Swap { expected, lease: self.or_pause(now, lease)? }
+            }
+            None => {
+                let lease = self.next_lease();
+                LeaseRequest::Swap { expected: self.version.clone(), lease: self.or_pause(now, lease)? }
+            }
         };
         self.in_flight = Some(request.clone());
         Ok(Some(request))
@@ -214,14 +231,18 @@ impl LeaseKeeper {
             }
             LeaseAnswer::Written(version) => {
                 self.last_contact = now;
-                self.next_renewal = now + self.duration / 3;
-                if let Some(LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = request {
-                    self.deleted = false;
-                    if !self.held && !self.is_deposed_by(&lease) {
-                        self.held = true;
-                        out.push(KeeperOutput::Held);
+                match request {
+                    Some(LeaseRequest::Swap { lease, .. }) => {
+                        self.next_renewal = now + self.duration / 3;
+                        self.gone = None;
+                        if !self.held && !self.is_deposed_by(&lease) {
+                            self.held = true;
+                            out.push(KeeperOutput::Held);
+                        }
+                        self.take(now, Stored::Held(lease, version), &mut out);
                     }
-                    self.take(now, Some((lease, version)), &mut out);
+                    Some(LeaseRequest::Create) => self.take(now, Stored::Blank(version), &mut out),
+                    Some(LeaseRequest::Read) | None => {}
                 }
             }
             LeaseAnswer::Conflict => {
@@ -245,7 +266,8 @@ impl LeaseKeeper {
         out
     }
 
-    /// What a watch shows. It may be old: only another primary, or a Lease that is gone, means anything here.
+    /// What a watch shows, `None` for no Lease and for a blank one. It may be old: only another primary, or a Lease that is
+    /// gone, means anything here.
     pub fn handle_seen(&mut self, seen: Option<&Lease>) -> Vec<KeeperOutput> {
         match seen {
             None => self.must_read = true,
@@ -255,10 +277,16 @@ impl LeaseKeeper {
         Vec::new()
     }
 
-    fn take(&mut self, now: Duration, seen: Option<(Lease, Version)>, out: &mut Vec<KeeperOutput>) {
-        let Some((lease, version)) = seen else {
-            self.deleted = true;
-            return;
+    fn take(&mut self, now: Duration, seen: Stored, out: &mut Vec<KeeperOutput>) {
+        let (lease, version) = match seen {
+            Stored::Held(lease, version) => (lease, version),
+            // It may have taken this role late, after it had answered those who recovered another Lease, and they may have
+            // confirmed what it lacks. It can write nothing, now or later.
+            Stored::Absent | Stored::Blank(_) if !self.held => {
+                return out.push(KeeperOutput::Demoted { epoch: self.epoch, holder: None });
+            }
+            Stored::Absent => return self.gone = Some(Gone::Absent),
+            Stored::Blank(version) => return self.gone = Some(Gone::Blank(version)),
         };
         if self.is_deposed_by(&lease) || lease.epoch() < self.epoch {
             // A lower epoch than this primary's own means that the Lease was set back by hand: it is no primary's any more.
@@ -268,8 +296,7 @@ impl LeaseKeeper {
         if version == self.version {
             return; // proves nothing about what may still be on its way (rule 3)
         }
-        if self.deleted {
-            self.deleted = false;
+        if self.gone.take().is_some() {
             self.next_renewal = now;
         }
         // One that somebody has put back by hand is raised again.
@@ -326,7 +353,11 @@ mod tests {
     }
 
     fn version(number: u64) -> Version {
-        Version::new(number.to_string())
+        Version::new(Incarnation::new("1"), number.to_string())
+    }
+
+    fn blank(incarnation: u64, number: u64) -> Version {
+        Version::new(Incarnation::new(incarnation.to_string()), number.to_string())
     }
 
     fn at(millis: u64) -> Duration {
@@ -380,7 +411,7 @@ mod tests {
         swap_of(&mut k, at(400));
         assert_eq!(k.handle_answer(at(410), LeaseAnswer::Conflict), []);
         assert_eq!(k.poll_request(at(420), true, true), Ok(Some(LeaseRequest::Read)));
-        let outcome = k.handle_answer(at(430), LeaseAnswer::Read(Some((lease, version(12)))));
+        let outcome = k.handle_answer(at(430), LeaseAnswer::Read(Stored::Held(lease, version(12))));
         assert_eq!(outcome, [KeeperOutput::Outcome(SwapOutcome::Applied)]);
     }
 
@@ -392,7 +423,7 @@ mod tests {
         swap_of(&mut k, at(10));
         k.handle_answer(at(20), LeaseAnswer::Conflict);
         assert_eq!(k.poll_request(at(30), true, true), Ok(Some(LeaseRequest::Read)));
-        assert_eq!(k.handle_answer(at(40), LeaseAnswer::Read(Some((old, version(11))))), []);
+        assert_eq!(k.handle_answer(at(40), LeaseAnswer::Read(Stored::Held(old, version(11)))), []);
         assert_eq!(swap_of(&mut k, at(50)), (version(11), set(&[1, 2])), "tried again");
     }
 
@@ -404,42 +435,86 @@ mod tests {
         assert_eq!(k.handle_answer(at(1510), LeaseAnswer::Conflict), []);
         assert_eq!(k.poll_request(at(1520), true, true), Ok(Some(LeaseRequest::Read)));
         let elected = old.elect(&other, &[other.clone()].into()).unwrap();
-        let out = k.handle_answer(at(1530), LeaseAnswer::Read(Some((elected.clone(), version(12)))));
+        let out = k.handle_answer(at(1530), LeaseAnswer::Read(Stored::Held(elected.clone(), version(12))));
         assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(other) }]);
         assert_eq!(keeper().handle_seen(Some(&old)), [], "an old state of the watch means nothing");
         assert_eq!(keeper().handle_seen(Some(&elected)).len(), 1);
     }
 
     #[test]
-    fn a_deleted_lease_is_created_as_it_was_only_while_every_member_is_heard() {
+    fn a_deleted_lease_is_written_as_it_was_only_while_every_member_is_heard() {
         let mut k = keeper();
         assert_eq!(k.handle_seen(None), []);
         assert_eq!(k.poll_request(at(100), true, false), Ok(Some(LeaseRequest::Read)));
-        k.handle_answer(at(110), LeaseAnswer::Read(None));
+        k.handle_answer(at(110), LeaseAnswer::Read(Stored::Absent));
         assert_eq!(k.poll_request(at(120), true, false), Ok(None));
         assert_eq!(k.poll_request(at(400), true, false), Ok(Some(LeaseRequest::Read)), "somebody else may have");
-        k.handle_answer(at(410), LeaseAnswer::Read(None));
-        let Ok(Some(LeaseRequest::Create { lease })) = k.poll_request(at(420), true, true) else {
-            panic!("creates it")
+        k.handle_answer(at(410), LeaseAnswer::Read(Stored::Absent));
+        assert_eq!(k.poll_request(at(420), true, true), Ok(Some(LeaseRequest::Create)), "which says nothing");
+        assert_eq!(k.handle_answer(at(430), LeaseAnswer::Written(blank(7, 20))), []);
+        assert_eq!(k.blank(), Some(&Incarnation::new("7")));
+        let Ok(Some(LeaseRequest::Swap { expected, lease })) = k.poll_request(at(440), true, true) else {
+            panic!("writes it")
         };
-        assert_eq!((lease.epoch(), lease.in_sync()), (Epoch(1), &set(&[1, 2, 3])));
+        assert_eq!((expected, lease.epoch(), lease.in_sync()), (blank(7, 20), Epoch(1), &set(&[1, 2, 3])));
         assert!(lease.given() > lease.epoch(), "somebody may have been elected in the one that is gone");
-        k.handle_answer(at(430), LeaseAnswer::Written(version(20)));
-        assert_eq!(swap_of(&mut k, at(3000)).0, version(20));
+        k.handle_answer(at(450), LeaseAnswer::Written(version(21)));
+        assert!(!k.is_deleted());
+        assert_eq!(swap_of(&mut k, at(3000)).0, version(21));
+    }
+
+    /// Rule 7: what was decided for one blank Lease is of no use in the next.
+    #[test]
+    fn a_blank_lease_that_was_deleted_too_is_not_written_into() {
+        let mut k = keeper();
+        k.handle_seen(None);
+        assert_eq!(k.poll_request(at(100), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(110), LeaseAnswer::Read(Stored::Blank(blank(7, 20))));
+        assert_eq!(k.blank(), Some(&Incarnation::new("7")));
+        assert_eq!(k.poll_request(at(120), true, false), Ok(None), "not all are heard");
+        assert_eq!(k.poll_request(at(400), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(410), LeaseAnswer::Read(Stored::Blank(blank(7, 20))));
+        assert_eq!(swap_of(&mut k, at(420)).0, blank(7, 20));
+        assert_eq!(k.handle_answer(at(430), LeaseAnswer::Conflict), []);
+        assert_eq!(k.poll_request(at(440), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(450), LeaseAnswer::Read(Stored::Blank(blank(8, 30))));
+        assert_eq!(k.blank(), Some(&Incarnation::new("8")), "for which every member is to be heard anew");
+        assert_eq!(k.poll_request(at(460), true, false), Ok(None));
+        // What somebody else has written into it meanwhile is what counts.
+        let recovered = k.known.elect(&replica(2), &[].into()).unwrap();
+        assert_eq!(k.poll_request(at(800), true, true), Ok(Some(LeaseRequest::Read)));
+        let out = k.handle_answer(at(810), LeaseAnswer::Read(Stored::Held(recovered, version(31))));
+        assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(2), holder: Some(replica(2)) }]);
     }
 
     #[test]
-    fn a_lease_gone_before_its_first_write_is_not_held() {
-        let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
-        let mut k = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
-        swap_of(&mut k, at(0));
-        assert_eq!(k.handle_answer(at(1), LeaseAnswer::Conflict), []);
-        assert_eq!(k.poll_request(at(2), true, false), Ok(Some(LeaseRequest::Read)));
-        assert_eq!(k.handle_answer(at(3), LeaseAnswer::Read(None)), []);
-        let Ok(Some(LeaseRequest::Create { .. })) = k.poll_request(at(4), true, true) else { panic!("creates it") };
-        assert_eq!(k.handle_answer(at(5), LeaseAnswer::Written(version(20))), [KeeperOutput::Held]);
-        swap_of(&mut k, at(3000));
-        assert_eq!(k.handle_answer(at(3001), LeaseAnswer::Written(version(21))), [], "once is enough");
+    fn a_write_into_a_blank_lease_whose_answer_was_lost_is_seen_by_the_moved_version() {
+        let mut k = keeper();
+        k.handle_seen(None);
+        assert_eq!(k.poll_request(at(100), true, true), Ok(Some(LeaseRequest::Read)));
+        k.handle_answer(at(110), LeaseAnswer::Read(Stored::Blank(blank(7, 20))));
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(120), true, true) else { panic!() };
+        k.handle_answer(at(130), LeaseAnswer::Unknown("timeout".into()));
+        assert_eq!(swap_of(&mut k, at(500)).0, blank(7, 20));
+        k.handle_answer(at(510), LeaseAnswer::Conflict);
+        assert_eq!(k.poll_request(at(520), true, true), Ok(Some(LeaseRequest::Read)));
+        assert_eq!(k.handle_answer(at(530), LeaseAnswer::Read(Stored::Held(lease, version(21)))), []);
+        assert!(!k.is_deleted());
+        assert_eq!(swap_of(&mut k, at(540)).0, version(21));
+    }
+
+    /// Rule 7: it may have answered those who recovered another Lease before it took this role.
+    #[test]
+    fn a_lease_gone_before_its_first_write_is_not_written_anew() {
+        for seen in [Stored::Absent, Stored::Blank(blank(7, 20))] {
+            let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
+            let mut k = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
+            swap_of(&mut k, at(0));
+            assert_eq!(k.handle_answer(at(1), LeaseAnswer::Conflict), []);
+            assert_eq!(k.poll_request(at(2), true, true), Ok(Some(LeaseRequest::Read)));
+            let out = k.handle_answer(at(3), LeaseAnswer::Read(seen));
+            assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(1), holder: None }]);
+        }
     }
 
     #[test]
@@ -484,7 +559,7 @@ mod tests {
         swap_of(&mut k, at(400));
         k.handle_answer(at(410), LeaseAnswer::Conflict);
         assert_eq!(k.poll_request(at(420), true, true), Ok(Some(LeaseRequest::Read)));
-        k.handle_answer(at(430), LeaseAnswer::Read(Some((lease, version(12)))));
+        k.handle_answer(at(430), LeaseAnswer::Read(Stored::Held(lease, version(12))));
         assert_eq!(k.cluster_version(), ClusterVersion(3));
         assert_eq!(k.poll_request(at(440), true, true), Ok(None));
     }
@@ -498,14 +573,14 @@ mod tests {
         k.handle_answer(at(20), LeaseAnswer::Written(version(12)));
         k.must_read = true;
         assert_eq!(k.poll_request(at(30), true, true), Ok(Some(LeaseRequest::Read)));
-        k.handle_answer(at(40), LeaseAnswer::Read(Some((old, version(13)))));
+        k.handle_answer(at(40), LeaseAnswer::Read(Stored::Held(old, version(13))));
         let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(50), true, true) else { panic!() };
         assert_eq!(lease.cluster_version(), ClusterVersion(3));
         k.handle_answer(at(60), LeaseAnswer::Written(version(14)));
         k.handle_seen(None);
         assert_eq!(k.poll_request(at(70), true, true), Ok(Some(LeaseRequest::Read)));
-        k.handle_answer(at(80), LeaseAnswer::Read(None));
-        let Ok(Some(LeaseRequest::Create { lease })) = k.poll_request(at(90), true, true) else { panic!() };
+        k.handle_answer(at(80), LeaseAnswer::Read(Stored::Blank(blank(7, 20))));
+        let Ok(Some(LeaseRequest::Swap { lease, .. })) = k.poll_request(at(90), true, true) else { panic!() };
         assert_eq!(lease.cluster_version(), ClusterVersion(3));
     }
 }

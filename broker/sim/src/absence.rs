@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use understudy_election::{Lease, Register};
+use understudy_election::{Lease, Register, Stored};
 use understudy_node::RoleStatus;
 use understudy_record::Index;
 
@@ -104,8 +104,8 @@ impl World {
 
     /// A cache that is behind shows no set with a member whose disk is gone where the Lease is lost too: what was in it
     /// nobody could say.
-    pub(crate) fn may_be_shown(&self, lease: &Lease) -> bool {
+    pub(crate) fn may_be_shown(&self, seen: &Stored) -> bool {
         let exists = |store| self.machines.iter().any(|machine| machine.store == Some(store));
-        !self.plan.absence || lease.in_sync().iter().all(|member| exists(member.store))
+        !self.plan.absence || seen.lease().is_none_or(|lease| lease.in_sync().iter().all(|member| exists(member.store)))
     }
 }

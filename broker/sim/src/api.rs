@@ -3,15 +3,16 @@
 
 use std::time::Duration;
 
-use understudy_election::{Lease, Version};
+use understudy_election::{Incarnation, Lease, Stored, Version};
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
 #[derive(Debug)]
 pub(crate) struct Api {
-    lease: Option<Lease>,
-    version: u64,
+    stored: Stored,
+    /// Of the last write; never given twice.
+    revision: u64,
     /// Every state there was: a list may be answered from a cache that is behind.
-    history: Vec<(Lease, Version)>,
+    history: Vec<Stored>,
     /// Nothing gets through before.
     pub(crate) down_until: Duration,
     pub(crate) slow_until: Duration,
@@ -24,8 +25,8 @@ impl Api {
     pub(crate) fn new() -> Self {
         let never = Duration::ZERO;
         Self {
-            lease: None,
-            version: 0,
+            stored: Stored::Absent,
+            revision: 0,
             history: Vec::new(),
             down_until: never,
             slow_until: never,
@@ -35,15 +36,20 @@ impl Api {
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {
-        self.lease.as_ref()
+        self.stored.lease()
     }
 
-    pub(crate) fn seen(&self) -> Option<(Lease, Version)> {
-        self.lease.clone().map(|lease| (lease, self.current()))
+    /// There is one, be it blank.
+    pub(crate) fn is_there(&self) -> bool {
+        self.stored != Stored::Absent
+    }
+
+    pub(crate) fn seen(&self) -> Stored {
+        self.stored.clone()
     }
 
     /// As a cache may have it that is behind.
-    pub(crate) fn seen_before(&self, states_ago: usize) -> Option<(Lease, Version)> {
+    pub(crate) fn seen_before(&self, states_ago: usize) -> Option<Stored> {
         self.history.iter().rev().nth(states_ago).cloned()
     }
 
@@ -53,24 +59,26 @@ impl Api {
 
     /// A request takes effect.
     pub(crate) fn serve(&mut self, request: LeaseRequest) -> LeaseAnswer {
-        let written = match request {
+        let revision = (self.revision + 1).to_string();
+        let (lease, incarnation) = match request {
             LeaseRequest::Read => return LeaseAnswer::Read(self.seen()),
-            LeaseRequest::Swap { expected, lease } if self.lease.is_some() && expected == self.current() => lease,
-            LeaseRequest::Create { lease } if self.lease.is_none() => lease,
-            LeaseRequest::Swap { .. } | LeaseRequest::Create { .. } => return LeaseAnswer::Conflict,
+            LeaseRequest::Swap { expected, lease } if self.stored.version() == Some(&expected) => {
+                (Some(lease), expected.incarnation().clone())
+            }
+            LeaseRequest::Create if !self.is_there() => (None, Incarnation::new(&revision)),
+            LeaseRequest::Swap { .. } | LeaseRequest::Create => return LeaseAnswer::Conflict,
         };
-        self.lease = Some(written);
-        self.version += 1;
-        self.history.extend(self.seen());
-        LeaseAnswer::Written(self.current())
+        self.revision += 1;
+        let version = Version::new(incarnation, revision);
+        self.stored = match lease {
+            Some(lease) => Stored::Held(lease, version.clone()),
+            None => Stored::Blank(version.clone()),
+        };
+        self.history.push(self.seen());
+        LeaseAnswer::Written(version)
     }
 
     pub(crate) fn delete(&mut self) {
-        self.lease = None;
-        self.version += 1;
-    }
-
-    fn current(&self) -> Version {
-        Version::new(self.version.to_string())
+        self.stored = Stored::Absent;
     }
 }

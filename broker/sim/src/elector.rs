@@ -88,7 +88,7 @@ pub(crate) fn report(status: &NodeStatus, now: Duration) -> Option<Report> {
         state: if status.is_clean() { StoreState::Clean } else { StoreState::Dirty },
         recorded_set: status.in_sync.iter().cloned().collect(),
         role,
-        lease_gone: status.lease_gone,
+        blank_seen: status.blank_seen.clone(),
         cluster_version: status.cluster_version,
         knows: VersionRange::OWN,
     })

@@ -100,8 +100,7 @@ impl World {
                 self.api.cut_until = now + span;
                 self.schedule.after(span, Happening::FaultEnds(FaultStep::ApiBack));
             }
-            // Once: a creation that is under way across two deletions names no version, and nothing tells that it is late.
-            Fault::DeleteLease if self.api.lease().is_some() && self.counts.leases_deleted == 0 => {
+            Fault::DeleteLease if self.api.is_there() => {
                 self.delete_lease();
                 self.spread_lease();
             }

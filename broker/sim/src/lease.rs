@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rand::Rng;
-use understudy_election::Lease;
+use understudy_election::{Lease, Stored};
 use understudy_node::{Event, LeaseEvent};
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
@@ -64,7 +64,11 @@ impl World {
     }
 
     pub(crate) fn lease_written(&mut self, before: Option<&Lease>) -> Result<(), String> {
-        let Some(lease) = self.api.lease().cloned() else { return Ok(()) };
+        let Some(lease) = self.api.lease().cloned() else {
+            self.tell(|_| "a blank Lease is created".into());
+            self.spread_lease();
+            return Ok(());
+        };
         match before {
             Some(before) if before.epoch() < lease.epoch() => self.counts.elections += 1,
             Some(before) if before.in_sync().len() > lease.in_sync().len() => self.counts.shrinks += 1,
@@ -109,24 +113,17 @@ impl World {
     pub(crate) fn answer(&mut self, asker: Asker, request: LeaseRequest, answer: LeaseAnswer) -> Result<(), String> {
         match asker {
             Asker::Keeper(place, epoch) => self.turn_unless_frozen(place, LeaseEvent::Answer(epoch, answer)),
-            Asker::Backup(place) => match (request, answer) {
-                (LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }, LeaseAnswer::Written(version)) => {
-                    self.turn_unless_frozen(place, LeaseEvent::Seen(Some((lease, version))))
-                }
-                _ => Ok(()),
+            Asker::Backup(place) => match written(request, answer) {
+                Some(seen) => self.turn_unless_frozen(place, LeaseEvent::Seen(seen)),
+                None => Ok(()),
             },
             Asker::Operator => {
                 self.operator.busy = false;
                 let now = self.schedule.now;
-                if let (
-                    LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease },
-                    LeaseAnswer::Written(version),
-                ) = (request, answer)
-                {
-                    let seen = Some((lease.clone(), version));
+                if let Some(seen) = written(request, answer) {
                     self.operator.tracker.observe(now, seen.clone());
                     // The chosen one is told at once.
-                    let holder = lease.holder().and_then(|holder| self.place_of(&holder.name));
+                    let holder = seen.lease().and_then(Lease::holder).and_then(|holder| self.place_of(&holder.name));
                     if let Some(machine) = holder
                         && let Some(process) = &self.machines[machine].process
                         && !self.network.is_cut(OPERATOR, machine, now)
@@ -143,5 +140,14 @@ impl World {
 
     pub(crate) fn turn_unless_frozen(&mut self, place: Place, event: LeaseEvent) -> Result<(), String> {
         self.deliver(place, ForProcess::Event(Box::new(Event::Lease(event))))
+    }
+}
+
+/// The Lease as the asker's own request has made it.
+fn written(request: LeaseRequest, answer: LeaseAnswer) -> Option<Stored> {
+    match (request, answer) {
+        (LeaseRequest::Swap { lease, .. }, LeaseAnswer::Written(version)) => Some(Stored::Held(lease, version)),
+        (LeaseRequest::Create, LeaseAnswer::Written(version)) => Some(Stored::Blank(version)),
+        _ => None,
     }
 }

@@ -105,9 +105,9 @@ impl World {
                 self.tell(|_| format!("elects {candidate}: {reason}"));
                 Some(LeaseRequest::Swap { expected, lease })
             }
-            Decision::Create { lease, candidate, reason } => {
-                self.tell(|_| format!("creates a Lease for {candidate}: {reason}"));
-                Some(LeaseRequest::Create { lease })
+            Decision::Create { candidate, reason } => {
+                self.tell(|_| format!("creates a blank Lease, for {candidate}: {reason}"));
+                Some(LeaseRequest::Create)
             }
             Decision::Wait { .. } | Decision::Blocked { .. } => None,
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use understudy_election::{Lease, Version};
+use understudy_election::Stored;
 use understudy_node::{
     BacklogReply, ChunkToSend, ClientEvent, Event, FollowerEvent, LeaseEvent, Order, READ_BYTES, ToPrimary,
     UpstreamEvent, read_messages,
@@ -41,7 +41,7 @@ pub(crate) enum ForProcess {
     Look,
     Client(ClientEvent),
     Event(Box<Event>),
-    Seen(Option<(Lease, Version)>),
+    Seen(Stored),
     /// The journal's batch is due, or a checkpoint's order.
     Batch,
     Checkpoint,
@@ -82,7 +82,7 @@ pub(crate) enum Happening {
     OperatorLooks,
     Request(Asker, LeaseRequest, bool),
     Answer(Asker, LeaseRequest, LeaseAnswer),
-    OperatorSees(Option<(Lease, Version)>),
+    OperatorSees(Stored),
 }
 
 pub(crate) struct World {
@@ -340,8 +340,8 @@ impl World {
         self.schedule.after(BACKUP_LOOKS, Happening::To(place, ForProcess::Look));
         if !self.is_calm && self.rng.random_bool(0.3) {
             let ago = self.rng.random_range(0..12);
-            if let Some(stale) = self.api.seen_before(ago).filter(|(lease, _)| self.may_be_shown(lease)) {
-                self.schedule.after(Duration::from_millis(1), Happening::To(place, ForProcess::Seen(Some(stale))));
+            if let Some(stale) = self.api.seen_before(ago).filter(|stale| self.may_be_shown(stale)) {
+                self.schedule.after(Duration::from_millis(1), Happening::To(place, ForProcess::Seen(stale)));
             }
         }
         self.show_lease_to(place);

@@ -8,7 +8,7 @@ use futures::Stream;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
-use understudy_election::Lease;
+use understudy_election::{Lease, Stored};
 use understudy_lease::LeaseStore;
 use understudy_proto as wire;
 use understudy_record::Epoch;
@@ -96,7 +96,7 @@ impl wire::control_server::Control for ControlService {
 impl ControlService {
     async fn read_lease(&self) -> Result<Option<Lease>, Status> {
         let seen = self.lease.read().await.map_err(|error| Status::unavailable(error.to_string()))?;
-        let lease = seen.as_ref().map(|(lease, _)| lease.clone());
+        let lease = seen.lease().cloned();
         let sent = self.events.send(Event::Lease(LeaseEvent::Seen(seen))).await;
         sent.map_err(|_| Status::unavailable("the broker is ending"))?;
         Ok(lease)
@@ -106,7 +106,7 @@ impl ControlService {
         use futures::StreamExt;
         let mut changes = self.lease.watch();
         while let Some(seen) = changes.next().await {
-            if let Ok(Some((lease, _))) = seen
+            if let Ok(Stored::Held(lease, _)) = seen
                 && lease.epoch() > epoch
             {
                 return Ok(lease);

@@ -284,7 +284,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         in_sync: status.in_sync.iter().map(Member::to_string).collect(),
         in_sync_epoch: status.last.epoch.0,
         journal_stalled_ms: status.journal_stalled_ms,
-        lease_gone: status.lease_gone,
+        blank_lease: status.blank_seen.as_ref().map(ToString::to_string).unwrap_or_default(),
         message: (status.failure.clone().or_else(|| status.needs_upgrade.clone()).or_else(|| status.waits.clone()))
             .unwrap_or_default(),
         cluster_version: status.cluster_version.0,

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
-use understudy_election::{Decision, Lease, LeaseTracker, Register, Timings, Version, decide};
+use understudy_election::{Decision, Lease, LeaseTracker, Register, Stored, Timings, decide};
 use understudy_lease::{LeaseStore, SwapError};
 use understudy_proto as proto;
 use understudy_proto::control_client::ControlClient;
@@ -125,14 +125,9 @@ impl Drop for Watcher {
 
 impl<S: LeaseStore> Elector<S> {
     /// `before`: the Lease as it was before any of the brokers was started, which is no news to anybody.
-    pub(crate) fn new(
-        plan: Plan,
-        store: S,
-        before: Option<(Lease, Version)>,
-        events: Events,
-    ) -> (Self, mpsc::Sender<Heard>) {
+    pub(crate) fn new(plan: Plan, store: S, before: Stored, events: Events) -> (Self, mpsc::Sender<Heard>) {
         let (own_words, words) = mpsc::channel(MAX_WAITING_WORDS);
-        let epoch = before.as_ref().map_or(Epoch(0), |(lease, _)| lease.epoch());
+        let epoch = before.lease().map_or(Epoch(0), Lease::epoch);
         let told = Told { before: epoch, primary: epoch, ..Told::default() };
         let mut tracker = LeaseTracker::default();
         tracker.observe(Duration::ZERO, before);
@@ -211,7 +206,7 @@ impl<S: LeaseStore> Elector<S> {
         }
     }
 
-    fn see(&mut self, seen: Result<Option<(Lease, Version)>, understudy_lease::LeaseError>) {
+    fn see(&mut self, seen: Result<Stored, understudy_lease::LeaseError>) {
         match seen {
             Ok(seen) => self.tracker.observe(self.now(), seen),
             Err(error) => tracing::warn!(%error, "the lease cannot be read"),
@@ -243,44 +238,32 @@ impl<S: LeaseStore> Elector<S> {
         }
         match decision {
             Decision::Wait { until, .. } => return until.unwrap_or(Duration::MAX),
-            Decision::Elect { expected, lease, candidate, reason } => {
-                let outcome = self.store.swap(&expected, &lease).await;
-                self.settle(outcome, lease, candidate, reason.to_string(), called_for).await;
-            }
-            Decision::Create { lease, candidate, reason } => {
-                let outcome = self.store.create(&lease).await;
-                self.settle(outcome, lease, candidate, reason.to_string(), called_for).await;
-            }
+            Decision::Elect { expected, lease, candidate, reason } => match self.store.swap(&expected, &lease).await {
+                Ok(version) => {
+                    let elected = Elected { within: called_for.elapsed() };
+                    self.tracker.observe(self.now(), Stored::Held(lease.clone(), version));
+                    self.promote(&lease, &candidate);
+                    self.tell_primary(&lease, &candidate, reason.to_string(), Some(elected));
+                }
+                Err(error) => self.look_again(&error).await,
+            },
+            Decision::Create { .. } => match self.store.create().await {
+                Ok(version) => self.tracker.observe(self.now(), Stored::Blank(version)),
+                Err(error) => self.look_again(&error).await,
+            },
             Decision::Blocked { reason } => self.note_blocked(now, reason.to_string()),
         }
         Duration::MAX
     }
 
-    async fn settle(
-        &mut self,
-        outcome: Result<Version, SwapError>,
-        lease: Lease,
-        winner: Identity,
-        reason: String,
-        called_for: Instant,
-    ) {
-        match outcome {
-            Ok(version) => {
-                let elected = Elected { within: called_for.elapsed() };
-                self.tracker.observe(self.now(), Some((lease.clone(), version)));
-                self.promote(&lease, &winner);
-                self.tell_primary(&lease, &winner, reason, Some(elected));
-            }
-            // Somebody else changed it, or it is not known who did: look, and decide anew on what is seen.
-            Err(error) => {
-                tracing::info!(%error, "an election did not go through");
-                if !matches!(error, SwapError::Conflict) {
-                    self.not_before = self.now() + LONGEST_SLEEP;
-                }
-                let seen = self.store.read().await;
-                self.see(seen);
-            }
+    /// Somebody else changed the Lease, or it is not known who did: decides anew on what is seen.
+    async fn look_again(&mut self, error: &SwapError) {
+        tracing::info!(%error, "an election did not go through");
+        if !matches!(error, SwapError::Conflict) {
+            self.not_before = self.now() + LONGEST_SLEEP;
         }
+        let seen = self.store.read().await;
+        self.see(seen);
     }
 
     /// Tells the winner, and then the others, that the Lease has changed. Nobody waits for the answers.

@@ -106,7 +106,7 @@ impl LocalCluster {
     pub(crate) async fn stop(self) -> Directory {
         self.elector.abort();
         let lease = LocalLease::new(self.config.dir.lease()).read().await;
-        let primary = lease.ok().flatten().and_then(|(lease, _)| lease.holder().map(|holder| holder.name.clone()));
+        let primary = lease.ok().and_then(|seen| seen.lease()?.holder().map(|holder| holder.name.clone()));
         self.supervisor.stop(primary).await;
         self.config.dir
     }

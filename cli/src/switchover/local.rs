@@ -90,9 +90,10 @@ pub(super) async fn force(dir: &Path, to: &str, consent: Consent) -> anyhow::Res
             }
         }
         let decision = local.decide(&look, &store, to).await?;
-        let (reason, candidate, epoch) = match &decision {
-            Decision::Elect { reason, candidate, lease, .. } => (reason.to_string(), candidate, lease.epoch()),
-            Decision::Create { reason, candidate, lease } => (reason.to_string(), candidate, lease.epoch()),
+        let (reason, candidate) = match &decision {
+            Decision::Elect { reason, candidate, .. } | Decision::Create { reason, candidate } => {
+                (reason.to_string(), candidate)
+            }
             Decision::Wait { reason, .. } => bail!("{reason}"),
             Decision::Blocked { reason } => bail!("{reason}"),
         };
@@ -105,16 +106,17 @@ pub(super) async fn force(dir: &Path, to: &str, consent: Consent) -> anyhow::Res
             continue; // time has passed: decided on what is so now
         }
         let written = match &decision {
-            Decision::Elect { expected, lease, .. } => store.swap(expected, lease).await,
-            Decision::Create { lease, .. } => store.create(lease).await,
+            Decision::Elect { expected, lease, .. } => store.swap(expected, lease).await.map(|_| Some(lease.epoch().0)),
+            Decision::Create { .. } => store.create().await.map(|_| None),
             Decision::Wait { .. } | Decision::Blocked { .. } => continue,
         };
         match written {
-            Ok(_) => {
-                local.promote(candidate, epoch.0).await;
-                local.await_serving(to, epoch.0).await?;
-                return Ok(Outcome::forced(to, epoch.0));
+            Ok(Some(epoch)) => {
+                local.promote(candidate, epoch).await;
+                local.await_serving(to, epoch).await?;
+                return Ok(Outcome::forced(to, epoch));
             }
+            Ok(None) => {} // a blank one: it is written into at the next look
             Err(SwapError::Conflict) => {}
             Err(error) => return Err(error).context("the Lease was not changed"),
         }

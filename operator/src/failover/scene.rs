@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::{Decision, Force, Lease, LeaseTracker, Spec, Timings, Version, View, decide};
+use understudy_election::{
+    Decision, Force, Incarnation, Lease, LeaseTracker, Spec, Stored, Timings, Version, View, decide,
+};
 use understudy_proto as wire;
 use understudy_record::{Identity, ProcessId, ReplicaName, StoreId};
 
@@ -58,7 +60,7 @@ impl Scene {
         let mut scene = Self { sight, tracker: LeaseTracker::default(), now: Duration::from_secs(10) };
         let members = (0..3).map(|ordinal| identity(ordinal, 1).member(false)).collect();
         let lease = Lease::bootstrap(&identity(0, 1), members, Duration::from_secs(5)).unwrap();
-        scene.tracker.observe(scene.now, Some((lease, Version::new("1"))));
+        scene.tracker.observe(scene.now, Stored::Held(lease, Version::new(Incarnation::new("1"), "1")));
         for ordinal in 0..3 {
             scene.sight.handle_pod(&name(ordinal), pod(&format!("p{ordinal}"), &format!("c{ordinal}")));
         }

@@ -16,7 +16,7 @@ fn check(scene: &Scene, expected: Expect) {
             let set: Vec<_> = lease.in_sync().iter().map(|member| member.name.to_string()).collect();
             format!("elect {} at {} with {}: {reason}", candidate.name, lease.epoch(), set.join(" "))
         }
-        Decision::Create { candidate, .. } => format!("create {}", candidate.name),
+        Decision::Create { candidate, .. } => format!("create a blank Lease for {}", candidate.name),
         Decision::Blocked { reason } => format!("blocked: {reason}"),
     };
     expected.assert_eq(&text);

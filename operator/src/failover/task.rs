@@ -17,8 +17,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, LastSwitchover, Timestamp, ValidatedCluster};
-use understudy_election::{Contact, Decision, Force, Lease, LeaseTracker, Register, Spec, Timings, View, decide};
-use understudy_lease::{KubernetesLease, LeaseStore, Stored, SwapError};
+use understudy_election::{
+    Contact, Decision, FailoverReason, Force, Lease, LeaseTracker, Register, Spec, Stored, Timings, View, decide,
+};
+use understudy_lease::{KubernetesLease, LeaseStore, SwapError};
 use understudy_proto as wire;
 use understudy_record::{Epoch, Identity, ReplicaName};
 
@@ -45,7 +47,7 @@ pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The EndpointSlice is looked at again this often, in case somebody has changed it.
 pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The word for a forced election (`FailoverReason::kind`, `CreateReason::kind`).
+/// The word for a forced election (`FailoverReason::kind`).
 const FORCED: &str = "Forced";
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
@@ -233,7 +235,7 @@ impl Task {
     pub(super) fn held(&self) -> Option<&Lease> {
         match self.tracker.register() {
             Register::Held(observed) => Some(&observed.lease),
-            Register::Unread | Register::Absent { .. } => None,
+            Register::Unread | Register::Absent { .. } | Register::Blank { .. } => None,
         }
     }
 
@@ -454,8 +456,8 @@ impl Task {
     pub(super) fn known_epoch(&self) -> u64 {
         match self.tracker.register() {
             Register::Held(observed) => observed.lease.epoch().0,
-            Register::Absent { last: Some(last), .. } => last.epoch().0,
-            Register::Absent { last: None, .. } | Register::Unread => {
+            Register::Absent { last: Some(last), .. } | Register::Blank { last: Some(last), .. } => last.epoch().0,
+            Register::Absent { last: None, .. } | Register::Blank { last: None, .. } | Register::Unread => {
                 let written = self.written.as_ref().and_then(|status| status.epoch);
                 written.and_then(|epoch| u64::try_from(epoch).ok()).unwrap_or(0)
             }
@@ -494,13 +496,13 @@ impl Task {
         };
         self.decision = Some(decision.clone());
         self.note_missed(now);
-        let (candidate, lease, kind, why, outcome) = match decision {
+        match decision {
             Decision::Wait { reason, until } => {
                 if changed {
                     tracing::info!(cluster = %self.cluster().name, %reason, "waits");
                 }
                 self.blocked = None;
-                return until;
+                until
             }
             Decision::Blocked { reason } => {
                 let text = status::blocked_text(&reason, self.known_epoch());
@@ -508,23 +510,17 @@ impl Task {
                     self.announcer.warning(reason.kind(), "Elect", text.clone());
                     self.blocked = Some(text);
                 }
-                return None;
+                None
             }
-            _ if now < self.act_after => return Some(self.act_after),
+            _ if now < self.act_after => Some(self.act_after),
             Decision::Elect { expected, lease, candidate, reason } => {
                 self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
-                let outcome = self.lease.swap(&expected, &lease).await;
-                (candidate, lease, reason.kind(), reason.to_string(), outcome)
-            }
-            Decision::Create { lease, candidate, reason } => {
-                self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
-                let outcome = self.lease.create(&lease).await;
-                (candidate, lease, reason.kind(), reason.to_string(), outcome)
-            }
-        };
-        let took = self.now() - now;
-        match outcome {
-            Ok(version) => {
+                let version = match self.lease.swap(&expected, &lease).await {
+                    Ok(version) => version,
+                    Err(error) => return Some(self.not_written(&error, &reason).await),
+                };
+                let took = self.now() - now;
+                let (kind, why) = (reason.kind(), reason.to_string());
                 crate::metrics::ELECTIONS.with_label_values(&["applied"]).inc();
                 crate::metrics::ELECTION_SECONDS.observe(took.as_secs_f64());
                 let request = wire::PromoteRequest { epoch: lease.epoch().0, primary: Some(wire_identity(&candidate)) };
@@ -534,26 +530,37 @@ impl Task {
                 if kind == FORCED {
                     self.announce_forced(&why);
                 }
-                self.observe(Some((lease, version)));
+                self.observe(Stored::Held(lease, version));
                 // The answer to what is known now is another one: look again at once.
                 Some(self.now())
             }
-            Err(error) => {
-                let outcome = match error {
-                    SwapError::Conflict => "conflict",
-                    SwapError::Unknown { .. } => "unknown",
-                    SwapError::Refused { .. } => "refused",
-                };
-                crate::metrics::ELECTIONS.with_label_values(&[outcome]).inc();
-                tracing::warn!(cluster = %self.cluster().name, %error, kind, why, "election not held");
-                self.act_after = self.now() + SWAP_RETRY_AFTER;
-                if error == SwapError::Conflict {
-                    let seen = self.lease.read().await;
-                    self.handle_lease(seen);
+            Decision::Create { candidate, reason } => match self.lease.create().await {
+                Ok(version) => {
+                    tracing::info!(cluster = %self.cluster().name, %candidate, why = %reason, "a blank Lease created");
+                    self.observe(Stored::Blank(version));
+                    Some(self.now())
                 }
-                Some(self.act_after)
-            }
+                Err(error) => Some(self.not_written(&error, &reason).await),
+            },
         }
+    }
+
+    /// Returns when to try again.
+    async fn not_written(&mut self, error: &SwapError, reason: &FailoverReason) -> Duration {
+        let outcome = match error {
+            SwapError::Conflict => "conflict",
+            SwapError::Unknown { .. } => "unknown",
+            SwapError::Refused { .. } => "refused",
+        };
+        crate::metrics::ELECTIONS.with_label_values(&[outcome]).inc();
+        let kind = reason.kind();
+        tracing::warn!(cluster = %self.cluster().name, %error, kind, why = %reason, "election not held");
+        self.act_after = self.now() + SWAP_RETRY_AFTER;
+        if *error == SwapError::Conflict {
+            let seen = self.lease.read().await;
+            self.handle_lease(seen);
+        }
+        self.act_after
     }
 
     /// Remembers when the primary was first missed: the failover's beginning, as far as the operator knows.

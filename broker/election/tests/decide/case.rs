@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use expect_test::Expect;
 use understudy_election::{
-    Contact, Decision, Elector, Force, Lease, LeaseParts, Loss, Observed, Register, ReplicaView, Report, Role, Spec,
-    StoreState, Timings, Version, View, decide,
+    Contact, Decision, Elector, Force, Incarnation, Lease, LeaseParts, Loss, Observed, Register, ReplicaView, Report,
+    Role, Spec, StoreState, Timings, Version, View, decide,
 };
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Identity, Index, Position, ProcessId, ReplicaName, StoreId};
@@ -29,6 +29,10 @@ pub(crate) fn knows(oldest: u32, newest: u32) -> VersionRange {
 
 pub(crate) fn name(text: &str) -> ReplicaName {
     ReplicaName::new(text)
+}
+
+pub(crate) fn version(incarnation: &str, revision: &str) -> Version {
+    Version::new(Incarnation::new(incarnation), revision)
 }
 
 pub(crate) fn identity(text: &str) -> Identity {
@@ -67,7 +71,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             knows: knows(1, 2),
             cluster_version: ClusterVersion(2),
             role,
-            lease_gone: false,
+            blank_seen: None,
         };
         (name(text), ReplicaView { contact: Contact::Reachable, report: Some(report) })
     });
@@ -81,7 +85,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             forced: Force::No,
         },
         timings: Timings::default(),
-        register: Register::Held(Observed { lease, version: Version::new("7"), unchanged_since: ms(RENEWED) }),
+        register: Register::Held(Observed { lease, version: version("1", "7"), unchanged_since: ms(RENEWED) }),
     };
     Case { now_ms: RENEWED + 1_000, view }
 }
@@ -204,30 +208,42 @@ impl Case {
         self
     }
 
-    /// Nobody hears a primary any more, and the elector never saw the Lease that was deleted.
-    pub(crate) fn lease_deleted_unseen(mut self) -> Self {
-        self.view.register = Register::Absent { since: ms(RENEWED), last: None };
-        self.all_see_no_lease();
-        self.lost_primary(&["a", "b", "c"], Loss::Reset, 0)
+    /// There is a blank Lease, which all have seen; nobody hears a primary any more, and the elector never saw the Lease that
+    /// was deleted.
+    pub(crate) fn lease_deleted_unseen(self) -> Self {
+        self.blank_instead(None).lost_primary(&["a", "b", "c"], Loss::Reset, 0)
     }
 
-    pub(crate) fn lease_deleted(mut self) -> Self {
+    /// The elector did see it.
+    pub(crate) fn lease_deleted(self) -> Self {
         let Register::Held(observed) = self.view.register.clone() else { panic!("no Lease in this case") };
-        self.view.register = Register::Absent { since: ms(RENEWED), last: Some(observed.lease) };
-        self.all_see_no_lease();
-        self.lost_primary(&["a", "b", "c"], Loss::Reset, 0)
+        self.blank_instead(Some(observed.lease)).lost_primary(&["a", "b", "c"], Loss::Reset, 0)
     }
 
-    pub(crate) fn all_see_no_lease(&mut self) {
+    /// Everybody sees a blank Lease, which was created after another was deleted.
+    pub(crate) fn blank_instead(mut self, last: Option<Lease>) -> Self {
+        let version = version("2", "9");
         for replica in self.view.replicas.values_mut() {
-            replica.report.as_mut().expect("every replica has reported").lease_gone = true;
+            replica.report.as_mut().expect("every replica has reported").blank_seen =
+                Some(version.incarnation().clone());
         }
+        self.view.register = Register::Blank { version, last };
+        self
     }
 
-    pub(crate) fn newborn(mut self) -> Self {
-        self.all_see_no_lease();
-        self.view.register = Register::Absent { since: ms(RENEWED), last: None };
+    /// Not even a blank Lease is there.
+    pub(crate) fn none_created(mut self) -> Self {
+        let Register::Blank { last, .. } = self.view.register else { panic!("there is a Lease in this case") };
+        self.view.register = Register::Absent { since: ms(RENEWED), last };
         for replica in self.view.replicas.values_mut() {
+            replica.report.as_mut().expect("every replica has reported").blank_seen = None;
+        }
+        self
+    }
+
+    pub(crate) fn newborn(self) -> Self {
+        let mut case = self.blank_instead(None);
+        for replica in case.view.replicas.values_mut() {
             let report = replica.report.as_mut().expect("every replica has reported");
             report.known_epoch = Epoch(0);
             report.last = Position::default();
@@ -235,7 +251,7 @@ impl Case {
             report.role = Role::Idle;
             report.cluster_version = ClusterVersion::FIRST;
         }
-        self
+        case
     }
 
     pub(crate) fn check(&self, expected: Expect) {
@@ -254,11 +270,10 @@ pub(crate) fn tell(decision: &Decision) -> String {
         }
         Decision::Elect { expected, lease, candidate, reason } => {
             assert_eq!(lease.holder(), Some(candidate));
-            (format!("elect at version {expected}: {lease}"), reason.kind(), reason.to_string())
+            (format!("elect at version {}: {lease}", expected.revision()), reason.kind(), reason.to_string())
         }
-        Decision::Create { lease, candidate, reason } => {
-            assert_eq!(lease.holder(), Some(candidate));
-            (format!("create: {lease}"), reason.kind(), reason.to_string())
+        Decision::Create { candidate, reason } => {
+            (format!("create a blank Lease, for {candidate}"), reason.kind(), reason.to_string())
         }
         Decision::Blocked { reason } => ("blocked".to_owned(), reason.kind(), reason.to_string()),
     };

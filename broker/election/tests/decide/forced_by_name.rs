@@ -95,13 +95,13 @@ fn a_serving_primary_does_not_stand_in_the_way_and_is_not_forced_itself() {
 fn without_a_lease_too() {
     let deleted = || healthy(&["a", "b", "c"]).lease_deleted().dirty("a").dirty("b").log_ends("b", 3, 60).dirty("c");
     deleted().forcing("c").check(expect![[r#"
-        create: epoch 10003 held by c/c/1; in sync: c/c
+        elect at version 9: epoch 10003 held by c/c/1; in sync: c/c
         Forced: forced by a person; not waited for: nobody; c goes on from 3:50; what may be lost: what cannot be read in the damaged or unfinished store of c; b has 10 records more, up to 3:60; b has a damaged or unfinished store
     "#]]);
     let silent = Contact::Lost { since: ms(RENEWED - 40_000), how: Loss::Silent };
     let stale = healthy(&["a", "b", "c"]).lease_deleted().contact("a", silent).log_ends("c", 3, 20);
     stale.forcing("c").check(expect![[r#"
-        create: epoch 10003 held by c/c/1; in sync: c/c
+        elect at version 9: epoch 10003 held by c/c/1; in sync: c/c
         Forced: forced by a person; not waited for: a; c goes on from 3:20; what may be lost: a has 30 records more, up to 3:50 (last heard 41.0 s ago); b has 30 records more, up to 3:50
     "#]]);
 }

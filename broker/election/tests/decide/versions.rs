@@ -9,7 +9,7 @@ use crate::case::{Case, healthy, ms};
 /// The version of the Lease that is written.
 fn written(case: &Case) -> ClusterVersion {
     match decide(ms(case.now_ms), &case.view) {
-        Decision::Elect { lease, .. } | Decision::Create { lease, .. } => Lease::cluster_version(&lease),
+        Decision::Elect { lease, .. } => Lease::cluster_version(&lease),
         other => panic!("nothing is written: {other:?}"),
     }
 }
@@ -63,7 +63,7 @@ fn a_lease_is_recovered_at_the_version_of_the_stores() {
     one_has_heard.report("b").cluster_version = ClusterVersion(2);
     assert_eq!(written(&one_has_heard), ClusterVersion(3));
     deleted().builds(&["a"], 2).check(expect![[r#"
-        create: epoch 10003 held by b/b/1; in sync: b/b, c/c
+        elect at version 9: epoch 10003 held by b/b/1; in sync: b/b, c/c
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
     "#]]);
     deleted().builds(&["a"], 2).log_ends("a", 3, 60).check(expect![[r#"

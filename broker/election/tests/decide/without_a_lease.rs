@@ -1,34 +1,34 @@
-//! A new cluster, and one whose Lease was deleted (rule 7).
+//! A new cluster, and one whose Lease was deleted: in its place is none yet, or a blank one (rule 7).
 
 use expect_test::expect;
-use understudy_election::{Contact, Register, Role};
+use understudy_election::{Contact, Incarnation, Register, Role};
 use understudy_record::Epoch;
 
-use crate::case::{Case, RENEWED, healthy, identity, ms};
+use crate::case::{Case, healthy, identity};
 
 #[test]
 fn a_new_cluster_begins_once_every_replica_has_answered() {
     let newborn = || healthy(&["a", "b", "c"]).newborn();
     newborn().contact("c", Contact::Unknown).check(expect![[r#"
         wait
-        ReplicasUnheard: there is no Lease; it is created once these have answered too: c
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: c
     "#]]);
     newborn().check(expect![[r#"
-        create: epoch 1 held by a/a/1; in sync: a/a, b/b, c/c
+        elect at version 9: epoch 1 held by a/a/1; in sync: a/a, b/b, c/c
         NewCluster: a new cluster: every replica has answered, and all are empty
     "#]]);
     newborn().preferring("b").by_backup("c").check(expect![[r#"
-        create: epoch 1 held by b/b/1; in sync: a/a, b/b, c/c
+        elect at version 9: epoch 1 held by b/b/1; in sync: a/a, b/b, c/c
         NewCluster: a new cluster: every replica has answered, and all are empty
     "#]]);
 }
 
 #[test]
-fn a_living_primary_creates_it_anew() {
+fn a_living_primary_writes_it_anew() {
     let case = healthy(&["a", "b", "c"]).lease_deleted();
     case.role("b", Role::Hears { epoch: Epoch(3) }).check(expect![[r#"
         wait
-        PrimaryRecreatesLease: the Lease is gone, but b knows a living primary of epoch 3, which creates it anew
+        PrimaryRecreatesLease: the Lease is gone, but b knows a living primary of epoch 3, which writes it anew
     "#]]);
 }
 
@@ -37,34 +37,76 @@ fn a_living_primary_creates_it_anew() {
 fn otherwise_the_highest_log_of_all_replicas() {
     let case = || healthy(&["a", "b", "c"]).log_ends("b", 3, 60).log_ends("a", 2, 90);
     case().lease_deleted().check(expect![[r#"
-        create: epoch 10003 held by b/b/1; in sync: b/b
+        elect at version 9: epoch 10003 held by b/b/1; in sync: b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:60
     "#]]);
     case().lease_deleted_unseen().check(expect![[r#"
-        create: epoch 10003 held by b/b/1; in sync: b/b
+        elect at version 9: epoch 10003 held by b/b/1; in sync: b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:60
     "#]]);
     case().lease_deleted().reset("a").check(expect![[r#"
         wait
-        ReplicasUnheard: there is no Lease; it is created once these have answered too: a
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: a
     "#]]);
 }
 
-/// Rule 7: what a replica said before it knew that the Lease is gone may be of before it led by it.
+/// Rule 7: what a replica said before it knew that the Lease is gone may be of before it led by it. Another blank Lease that
+/// it has seen proves nothing: by that one, too, it may have been elected and led.
 #[test]
-fn the_word_of_a_replica_that_still_sees_the_lease_does_not_count() {
-    let mut case = healthy(&["a", "b", "c"]).lease_deleted();
-    case.report("b").lease_gone = false;
-    case.check(expect![[r#"
+fn only_the_word_of_a_replica_that_sees_this_very_blank_lease_counts() {
+    let seeing = |seen: Option<&str>| {
+        let mut case = healthy(&["a", "b", "c"]).lease_deleted();
+        case.report("b").blank_seen = seen.map(Incarnation::new);
+        case
+    };
+    seeing(None).check(expect![[r#"
         wait
-        ReplicasUnheard: there is no Lease; it is created once these have answered too: b
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: b
+    "#]]);
+    seeing(Some("1")).check(expect![[r#"
+        wait
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: b
+    "#]]);
+}
+
+/// Rule 7: a creation may take effect late, so it says nothing. It waits for those whom the first content would wait for.
+#[test]
+fn a_blank_lease_is_created_once_somebody_could_be_elected_in_it() {
+    let case = || healthy(&["a", "b", "c"]).lease_deleted().none_created();
+    case().check(expect![[r#"
+        create a blank Lease, for a/a/1
+        LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
+    "#]]);
+    case().by_backup("b").check(expect![[r#"
+        create a blank Lease, for a/a/1
+        LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
+    "#]]);
+    case().reset("c").check(expect![[r#"
+        wait
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: c
+    "#]]);
+    case().role("b", Role::Hears { epoch: Epoch(3) }).check(expect![[r#"
+        wait
+        PrimaryRecreatesLease: the Lease is gone, but b knows a living primary of epoch 3, which writes it anew
+    "#]]);
+    case().new_store("a").check(expect![[r#"
+        blocked
+        RecoveryUnsafe: the Lease is gone, and so may be confirmed messages that only these had: a lost store a and came back with 9a. Bring them back, or, to go on with what the other replicas have, set the annotation understudy.dev/force-recovery
+    "#]]);
+    case().new_store("a").forced().check(expect![[r#"
+        create a blank Lease, for b/b/1
+        Forced: forced by a person; not waited for: nobody; b goes on from 3:50; what may be lost: a lost store a and came back with 9a
+    "#]]);
+    healthy(&["a", "b", "c"]).newborn().none_created().check(expect![[r#"
+        create a blank Lease, for a/a/1
+        NewCluster: a new cluster: every replica has answered, and all are empty
     "#]]);
 }
 
 #[test]
 fn logs_that_end_alike_are_alike_and_stay_in_the_set() {
     healthy(&["a", "b", "c"]).log_ends("c", 3, 49).lease_deleted_unseen().check(expect![[r#"
-        create: epoch 10003 held by a/a/1; in sync: a/a, b/b
+        elect at version 9: epoch 10003 held by a/a/1; in sync: a/a, b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
     "#]]);
 }
@@ -81,7 +123,7 @@ fn not_without_the_store_of_a_member_that_may_have_held_more() {
         RecoveryUnsafe: the Lease is gone, and so may be confirmed messages that only these had: a lost store a and came back with 9a. Bring them back, or, to go on with what the other replicas have, set the annotation understudy.dev/force-recovery
     "#]]);
     case().lease_deleted_unseen().forced().check(expect![[r#"
-        create: epoch 10003 held by b/b/1; in sync: b/b, c/c
+        elect at version 9: epoch 10003 held by b/b/1; in sync: b/b, c/c
         Forced: forced by a person; not waited for: nobody; b goes on from 3:50; what may be lost: a lost store a and came back with 9a
     "#]]);
 }
@@ -123,10 +165,10 @@ fn forced_with_replicas_missing() {
     let case = || healthy(&["a", "b", "c"]).lease_deleted_unseen().reset("a").reset("b");
     case().check(expect![[r#"
         wait
-        ReplicasUnheard: there is no Lease; it is created once these have answered too: a, b
+        ReplicasUnheard: nothing stands in the Lease; somebody is elected once these have answered too: a, b
     "#]]);
     case().forced().check(expect![[r#"
-        create: epoch 10003 held by c/c/1; in sync: c/c
+        elect at version 9: epoch 10003 held by c/c/1; in sync: c/c
         Forced: forced by a person; not waited for: a, b; c goes on from 3:50; what may be lost: a does not answer; b does not answer
     "#]]);
     case().reset("c").forced().check(expect![[r#"
@@ -144,10 +186,8 @@ fn nobody_with_a_clean_store() {
 }
 
 impl Case {
-    fn lease_deleted_of_two(mut self) -> Self {
+    fn lease_deleted_of_two(self) -> Self {
         let Register::Held(observed) = self.view.register.clone() else { panic!("no Lease in this case") };
-        self.view.register = Register::Absent { since: ms(RENEWED), last: Some(observed.lease) };
-        self.all_see_no_lease();
-        self
+        self.blank_instead(Some(observed.lease))
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::{Lease as KubeLease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::Timestamp;
-use understudy_election::{Lease, LeaseParts, MAX_MEMBERS, MalformedLease, Renewal, Version};
+use understudy_election::{Incarnation, Lease, LeaseParts, MAX_MEMBERS, MalformedLease, Renewal, Stored, Version};
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Epoch, Member};
 
@@ -22,25 +22,38 @@ const HOLDER_FIELD: &str = "spec.holderIdentity";
 const EPOCH_FIELD: &str = "spec.leaseTransitions";
 const DURATION_FIELD: &str = "spec.leaseDurationSeconds";
 
-pub(super) fn decode(lease: &KubeLease) -> Result<(Lease, Version), LeaseError> {
-    let version = lease.metadata.resource_version.clone().ok_or_else(|| missing("metadata.resourceVersion"))?;
-    let spec = lease.spec.as_ref().ok_or_else(|| missing("spec"))?;
-    let annotations = lease.metadata.annotations.as_ref();
+/// Which state of which Lease the object is.
+pub(super) fn version(object: &KubeLease) -> Result<Version, LeaseError> {
+    let revision = object.metadata.resource_version.as_ref().ok_or_else(|| missing("metadata.resourceVersion"))?;
+    let incarnation = object.metadata.uid.as_ref().ok_or_else(|| missing("metadata.uid"))?;
+    Ok(Version::new(Incarnation::new(incarnation), revision))
+}
+
+pub(super) fn decode(object: Option<&KubeLease>) -> Result<Stored, LeaseError> {
+    let Some(object) = object else { return Ok(Stored::Absent) };
+    let version = version(object)?;
+    let spec = object.spec.clone().unwrap_or_default();
+    let annotations = object.metadata.annotations.as_ref();
     let annotation = |name: &str| annotations.and_then(|all| all.get(name)).map(String::as_str);
 
     let holder = spec.holder_identity.as_deref().filter(|text| !text.is_empty());
+    let ours = [IN_SYNC_ANNOTATION, GIVEN_EPOCH_ANNOTATION];
+    // One that has lost a part of its content is damaged. One without any says nothing, and nothing is lost with it.
+    if holder.is_none() && spec.lease_transitions.is_none() && ours.iter().all(|name| annotation(name).is_none()) {
+        return Ok(Stored::Blank(version));
+    }
     let epoch = spec.lease_transitions.ok_or_else(|| missing(EPOCH_FIELD))?;
     let parts = LeaseParts {
         holder: holder.map(str::parse).transpose().map_err(|error| malformed(HOLDER_FIELD, error))?,
         epoch: u64::try_from(epoch).map(Epoch).map_err(|_| malformed(EPOCH_FIELD, format!("{epoch} is negative")))?,
         given: annotation(GIVEN_EPOCH_ANNOTATION).map(parse_epoch).transpose()?,
         in_sync: parse_set(annotation(IN_SYNC_ANNOTATION).ok_or_else(|| missing(IN_SYNC_ANNOTATION))?)?,
-        duration: parse_duration(annotation(DURATION_ANNOTATION), spec)?,
+        duration: parse_duration(annotation(DURATION_ANNOTATION), &spec)?,
         cluster_version: parse_version(annotation(VERSION_ANNOTATION))?,
         renewed: spec.renew_time.as_ref().map(|time| Renewal(time.0.as_microsecond())),
     };
     let lease = Lease::from_parts(parts).map_err(|error| malformed(field_of(&error), error))?;
-    Ok((lease, Version::new(version)))
+    Ok(Stored::Held(lease, version))
 }
 
 /// Our fields, in an object of which the rest stays as it is.
@@ -59,20 +72,15 @@ pub(super) fn write_into(object: &mut KubeLease, lease: &Lease) -> Result<(), Sw
     Ok(())
 }
 
-pub(super) fn object(
-    name: &str,
-    lease: &Lease,
-    labels: &BTreeMap<String, String>,
-    owner: Option<&OwnerReference>,
-) -> Result<KubeLease, SwapError> {
+/// None of our fields: see [`Stored::Blank`].
+pub(super) fn blank(name: &str, labels: &BTreeMap<String, String>, owner: Option<&OwnerReference>) -> KubeLease {
     let metadata = ObjectMeta {
         name: Some(name.to_owned()),
         labels: (!labels.is_empty()).then(|| labels.clone()),
-        annotations: Some(annotations(lease)),
         owner_references: owner.map(|owner| vec![owner.clone()]),
         ..ObjectMeta::default()
     };
-    Ok(KubeLease { metadata, spec: Some(spec(lease)?) })
+    KubeLease { metadata, spec: Some(LeaseSpec::default()) }
 }
 
 fn annotations(lease: &Lease) -> BTreeMap<String, String> {

@@ -3,25 +3,21 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
-use understudy_election::{Lease, Version};
+use understudy_election::Stored;
 use understudy_lease::{LeaseStore, SwapError};
 use understudy_record::Epoch;
 use understudy_record::version::ClusterVersion;
 
-use super::{elected, first_lease, identity, set, within};
+use super::{begin, elected, first_lease, held, identity, set, within};
 
 /// Handles on one and the same Lease, each as another process would have it.
 pub(crate) type Handles = Vec<Arc<dyn LeaseStore>>;
 
-async fn held(store: &dyn LeaseStore) -> (Lease, Version) {
-    store.read().await.unwrap().expect("there is a Lease")
-}
-
 pub(crate) async fn what_is_written_is_read(stores: Handles) {
     let (one, two) = (&stores[0], &stores[1]);
-    assert_eq!(one.read().await, Ok(None));
+    assert_eq!(one.read().await, Ok(Stored::Absent));
     let first = first_lease();
-    let version = one.create(&first).await.unwrap();
+    let version = begin(one.as_ref(), &first).await;
     let (read, read_version) = held(two.as_ref()).await;
     assert!(read.same_configuration(&first), "{read}");
     assert_eq!((read.duration(), &read_version), (first.duration(), &version));
@@ -50,8 +46,13 @@ pub(crate) async fn what_is_written_is_read(stores: Handles) {
 pub(crate) async fn only_the_version_expected_is_replaced(stores: Handles) {
     let (one, two) = (&stores[0], &stores[1]);
     let first = first_lease();
-    let created = one.create(&first).await.unwrap();
-    assert_eq!(two.create(&first).await, Err(SwapError::Conflict));
+    let blank = one.create().await.unwrap();
+    assert_eq!(two.read().await, Ok(Stored::Blank(blank.clone())));
+    assert_eq!(two.create().await, Err(SwapError::Conflict));
+    let created = two.swap(&blank, &first).await.unwrap();
+    assert_eq!(created.incarnation(), blank.incarnation());
+    assert_eq!(one.create().await, Err(SwapError::Conflict));
+    assert_eq!(one.swap(&blank, &elected(&first, "b")).await, Err(SwapError::Conflict), "only one is the first");
     let renewed = one.swap(&created, &first.renewed(&identity("a"), first.duration()).unwrap()).await.unwrap();
     assert_ne!(renewed, created, "a renewal is a change");
     assert_eq!(two.swap(&created, &elected(&first, "b")).await, Err(SwapError::Conflict));
@@ -63,7 +64,7 @@ pub(crate) async fn only_the_version_expected_is_replaced(stores: Handles) {
 /// Every contender elects itself again and again; each epoch has one winner, and no election is lost.
 pub(crate) async fn of_many_contenders_one_wins_each_epoch(stores: Handles) {
     const ELECTIONS: u64 = 20;
-    stores[0].create(&first_lease()).await.unwrap();
+    begin(stores[0].as_ref(), &first_lease()).await;
     let contenders = stores.into_iter().enumerate().map(|(i, store)| {
         tokio::spawn(async move {
             let me = ["a", "b", "c"][i % 3];
@@ -92,13 +93,14 @@ pub(crate) async fn of_many_contenders_one_wins_each_epoch(stores: Handles) {
 pub(crate) async fn a_watch_shows_the_present_and_each_change(stores: Handles) {
     let (writer, watcher) = (&stores[0], &stores[1]);
     let mut watch = watcher.watch();
-    assert_eq!(within(watch.next()).await, Some(Ok(None)));
+    assert_eq!(within(watch.next()).await, Some(Ok(Stored::Absent)));
     let first = first_lease();
-    let mut version = writer.create(&first).await.unwrap();
+    let mut version = writer.create().await.unwrap();
+    assert_eq!(within(watch.next()).await, Some(Ok(Stored::Blank(version.clone()))));
     for lease in [first.clone(), first.clone(), elected(&first, "b")] {
         version = writer.swap(&version, &lease).await.unwrap();
         let seen = loop {
-            let (seen, at) = within(watch.next()).await.unwrap().unwrap().expect("there is a Lease");
+            let (seen, at) = within(watch.next()).await.unwrap().unwrap().into_held().expect("it was not blank before");
             if at == version {
                 break seen;
             }
@@ -106,6 +108,6 @@ pub(crate) async fn a_watch_shows_the_present_and_each_change(stores: Handles) {
         assert!(seen.same_configuration(&lease), "{seen}");
     }
     let mut late = watcher.watch();
-    let (seen, at) = within(late.next()).await.unwrap().unwrap().expect("there is a Lease");
+    let (seen, at) = within(late.next()).await.unwrap().unwrap().into_held().expect("there is a Lease");
     assert_eq!((seen.holder(), at), (Some(&identity("b")), version));
 }

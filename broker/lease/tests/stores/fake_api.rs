@@ -179,7 +179,9 @@ impl FakeApi {
         if state.object.is_some() {
             return status(409, "AlreadyExists");
         }
-        let object = state.put(serde_json::from_slice(body).unwrap());
+        let mut object: Value = serde_json::from_slice(body).unwrap();
+        object["metadata"]["uid"] = json!(format!("uid-{}", state.version + 1));
+        let object = state.put(object);
         drop(state);
         self.changed.notify_waiters();
         ok(201, &object)

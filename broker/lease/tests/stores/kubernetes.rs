@@ -8,12 +8,12 @@ use futures::StreamExt;
 use futures::stream::BoxStream;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
-use understudy_election::Version;
-use understudy_lease::{KubernetesLease, LeaseError, LeaseStore, Stored, SwapError};
+use understudy_election::{Incarnation, Stored, Version};
+use understudy_lease::{KubernetesLease, LeaseError, LeaseStore, SwapError};
 use understudy_record::version::ClusterVersion;
 
 use super::fake_api::{FakeApi, Fault, NAME, NAMESPACE};
-use super::{contract, elected, first_lease, identity, set, within};
+use super::{begin, contract, elected, first_lease, held, identity, set, within};
 
 /// What a request may take here; only requests that are never answered take it.
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -47,7 +47,7 @@ async fn writes_the_fields_that_people_and_tools_know() {
     let api = FakeApi::default();
     let owner = OwnerReference { name: "orders".into(), uid: "u-1".into(), ..OwnerReference::default() };
     let labels = BTreeMap::from([("app.kubernetes.io/instance".to_owned(), "orders".to_owned())]);
-    store(&api).with_create_metadata(labels, Some(owner)).create(&first_lease()).await.unwrap();
+    begin(&store(&api).with_create_metadata(labels, Some(owner)), &first_lease()).await;
     let object = api.object().unwrap();
     assert_eq!(object["metadata"]["labels"], json!({ "app.kubernetes.io/instance": "orders" }));
     assert_eq!(object["metadata"]["ownerReferences"][0]["uid"], "u-1");
@@ -69,7 +69,7 @@ async fn writes_the_fields_that_people_and_tools_know() {
 async fn keeps_what_others_have_put_on_the_object() {
     let api = FakeApi::default();
     let store = store(&api);
-    store.create(&first_lease()).await.unwrap();
+    begin(&store, &first_lease()).await;
     let others = |object: &mut Value| {
         object["metadata"]["annotations"]["example.com/note"] = json!("kept");
         object["metadata"]["labels"] = json!({ "team": "payments" });
@@ -78,7 +78,7 @@ async fn keeps_what_others_have_put_on_the_object() {
         object["spec"]["acquireTime"] = json!("2026-01-01T00:00:00.000000Z");
     };
     api.edit(others);
-    let (lease, version) = store.read().await.unwrap().unwrap();
+    let (lease, version) = held(&store).await;
     store.swap(&version, &elected(&lease, "b")).await.unwrap();
     let mut expected = api.object().unwrap();
     others(&mut expected);
@@ -90,7 +90,7 @@ async fn keeps_what_others_have_put_on_the_object() {
 async fn a_swap_is_one_request_if_the_version_was_seen_and_two_if_not() {
     let api = FakeApi::default();
     let (one, two) = (store(&api), store(&api));
-    let mut version = one.create(&first_lease()).await.unwrap();
+    let mut version = begin(&one, &first_lease()).await;
     api.take_requests();
     for _ in 0..2 {
         version = one.swap(&version, &first_lease()).await.unwrap();
@@ -129,13 +129,13 @@ async fn an_answer_is_taken_for_no_more_than_it_says() {
     ] {
         let api = FakeApi::default();
         let store = store(&api);
-        let version = store.create(&first_lease()).await.unwrap();
+        let version = begin(&store, &first_lease()).await;
         api.fail_write(fault);
         let smaller = first_lease().with_set(&identity("a"), set(&["a", "b"])).unwrap();
         let error = within(store.swap(&version, &smaller)).await.unwrap_err();
         assert_eq!(kind(&error), expected, "{fault:?}: {error}");
         // The caller finds out by reading, and by a later write of its own.
-        let (lease, now) = store.read().await.unwrap().unwrap();
+        let (lease, now) = held(&store).await;
         assert_eq!((lease.same_configuration(&smaller), now != version), (applied, applied), "{fault:?}");
         store.swap(&now, &smaller).await.unwrap();
     }
@@ -152,7 +152,7 @@ async fn a_create_conflicts_with_a_lease_and_is_refused_without_a_namespace() {
     ] {
         let api = FakeApi::default();
         api.fail_write(fault);
-        let error = within(store(&api).create(&first_lease())).await.unwrap_err();
+        let error = within(store(&api).create()).await.unwrap_err();
         assert_eq!(kind(&error), expected, "{fault:?}: {error}");
     }
 }
@@ -161,20 +161,20 @@ async fn a_create_conflicts_with_a_lease_and_is_refused_without_a_namespace() {
 async fn a_swap_of_a_deleted_lease_is_a_conflict() {
     let api = FakeApi::default();
     let store = store(&api);
-    let version = store.create(&first_lease()).await.unwrap();
+    let version = begin(&store, &first_lease()).await;
     api.delete();
     assert_eq!(store.swap(&version, &first_lease()).await, Err(SwapError::Conflict));
-    assert_eq!(store.read().await, Ok(None));
+    assert_eq!(store.read().await, Ok(Stored::Absent));
 }
 
 #[tokio::test]
 async fn a_swap_that_cannot_read_first_has_written_nothing() {
     let api = FakeApi::default();
-    store(&api).create(&first_lease()).await.unwrap();
+    let version = begin(&store(&api), &first_lease()).await;
     for fault in [Fault::Status(500), Fault::Silence, Fault::Reset] {
         let fresh = store(&api);
         api.fail_read(fault);
-        let error = within(fresh.swap(&Version::new("1"), &first_lease())).await.unwrap_err();
+        let error = within(fresh.swap(&version, &first_lease())).await.unwrap_err();
         assert_eq!(kind(&error), "refused", "{fault:?}: {error}");
     }
 }
@@ -182,10 +182,10 @@ async fn a_swap_that_cannot_read_first_has_written_nothing() {
 #[tokio::test]
 async fn an_epoch_that_kubernetes_cannot_hold_is_refused() {
     let api = FakeApi::default();
-    store(&api).create(&first_lease()).await.unwrap();
+    begin(&store(&api), &first_lease()).await;
     api.edit(|object| object["spec"]["leaseTransitions"] = json!(i32::MAX));
     let store = store(&api);
-    let (lease, version) = store.read().await.unwrap().unwrap();
+    let (lease, version) = held(&store).await;
     let error = store.swap(&version, &elected(&lease, "b")).await.unwrap_err();
     assert_eq!(kind(&error), "refused", "{error}");
 }
@@ -195,7 +195,8 @@ async fn what_is_no_lease_of_ours_is_an_error_that_names_the_field() {
     let annotations = |object: &mut Value, name: &str, value: Value| object["metadata"]["annotations"][name] = value;
     type Edit = Box<dyn Fn(&mut Value)>;
     let edits: Vec<(&str, Edit)> = vec![
-        ("spec", Box::new(|object| _ = object.as_object_mut().unwrap().remove("spec"))),
+        ("spec.leaseTransitions", Box::new(|object| _ = object.as_object_mut().unwrap().remove("spec"))),
+        ("metadata.uid", Box::new(|object| _ = object["metadata"].as_object_mut().unwrap().remove("uid"))),
         ("spec.holderIdentity", Box::new(|object| object["spec"]["holderIdentity"] = json!("kube-scheduler-1"))),
         (
             "spec.holderIdentity",
@@ -229,7 +230,7 @@ async fn what_is_no_lease_of_ours_is_an_error_that_names_the_field() {
     for (expected, edit) in edits {
         let api = FakeApi::default();
         let store = store(&api);
-        store.create(&first_lease()).await.unwrap();
+        begin(&store, &first_lease()).await;
         api.edit(edit);
         match store.read().await {
             Err(LeaseError::Malformed { field, .. }) => assert_eq!(field, expected),
@@ -238,15 +239,56 @@ async fn what_is_no_lease_of_ours_is_an_error_that_names_the_field() {
     }
 }
 
+/// Our own, and such as a person makes who wants the Lease back.
+#[tokio::test]
+async fn a_lease_without_our_fields_is_blank_and_what_else_it_has_stays() {
+    type Edit = fn(&mut Value);
+    let edits: [Edit; 4] = [
+        |_| {},
+        |object| _ = object.as_object_mut().unwrap().remove("spec"),
+        |object| object["spec"]["holderIdentity"] = json!(""),
+        |object| {
+            object["metadata"]["annotations"] = json!({ "example.com/note": "kept", "understudy.dev/version": "x" });
+            object["spec"] = json!({ "leaseDurationSeconds": 15, "renewTime": "2026-01-01T00:00:00.000000Z" });
+        },
+    ];
+    for edit in edits {
+        let api = FakeApi::default();
+        let store = store(&api);
+        let created = store.create().await.unwrap();
+        assert_eq!(store.read().await, Ok(Stored::Blank(created.clone())));
+        api.edit(edit);
+        let seen = store.read().await.unwrap();
+        assert_eq!(seen.blank(), Some(created.incarnation()), "{seen:?}");
+        let note = api.object().unwrap()["metadata"]["annotations"]["example.com/note"].clone();
+        store.swap(seen.version().unwrap(), &first_lease()).await.unwrap();
+        assert!(held(&store).await.0.same_configuration(&first_lease()));
+        assert_eq!(api.object().unwrap()["metadata"]["annotations"]["example.com/note"], note);
+    }
+}
+
+/// Rule 7: one object is not taken for another that bears its name.
+#[tokio::test]
+async fn the_incarnation_is_the_objects_uid() {
+    let api = FakeApi::default();
+    let store = store(&api);
+    let first = begin(&store, &first_lease()).await;
+    assert_eq!(first.incarnation(), &Incarnation::new(api.object().unwrap()["metadata"]["uid"].as_str().unwrap()));
+    let other = Version::new(Incarnation::new("another"), first.revision());
+    assert_eq!(store.swap(&other, &first_lease()).await, Err(SwapError::Conflict));
+    api.delete();
+    assert_ne!(store.create().await.unwrap().incarnation(), first.incarnation());
+}
+
 #[tokio::test]
 async fn reads_a_duration_in_seconds_where_no_annotation_says_more() {
     let api = FakeApi::default();
     let store = store(&api);
-    store.create(&first_lease()).await.unwrap();
+    begin(&store, &first_lease()).await;
     api.edit(|object| {
         _ = object["metadata"]["annotations"].as_object_mut().unwrap().remove("understudy.dev/lease-duration-ms");
     });
-    let (lease, _) = store.read().await.unwrap().unwrap();
+    let (lease, _) = held(&store).await;
     assert_eq!(lease.duration(), Duration::from_secs(2));
 }
 
@@ -254,29 +296,29 @@ async fn reads_a_duration_in_seconds_where_no_annotation_says_more() {
 async fn a_lease_of_before_there_were_versions_is_of_the_first() {
     let api = FakeApi::default();
     let store = store(&api);
-    store.create(&first_lease().raised(&identity("a"), ClusterVersion(3)).unwrap()).await.unwrap();
-    assert_eq!(store.read().await.unwrap().unwrap().0.cluster_version(), ClusterVersion(3));
+    begin(&store, &first_lease().raised(&identity("a"), ClusterVersion(3)).unwrap()).await;
+    assert_eq!(held(&store).await.0.cluster_version(), ClusterVersion(3));
     api.edit(|object| _ = object["metadata"]["annotations"].as_object_mut().unwrap().remove("understudy.dev/version"));
-    assert_eq!(store.read().await.unwrap().unwrap().0.cluster_version(), ClusterVersion::FIRST);
+    assert_eq!(held(&store).await.0.cluster_version(), ClusterVersion::FIRST);
 }
 
 #[tokio::test]
 async fn a_watch_reports_errors_and_goes_on() {
     let api = FakeApi::default();
     let store = store(&api);
-    let version = store.create(&first_lease()).await.unwrap();
+    let version = begin(&store, &first_lease()).await;
     let mut watch = store.watch();
-    assert_eq!(within(watch.next()).await.unwrap().unwrap().unwrap().1, version);
+    assert_eq!(within(watch.next()).await.unwrap().unwrap().into_held().unwrap().1, version);
     api.fail_watch(Fault::Status(500));
     api.fail_watch(Fault::Reset);
     let version = store.swap(&version, &elected(&first_lease(), "b")).await.unwrap();
     let mut failures = 0;
-    assert_eq!(after_failures(&mut watch, &mut failures).await.unwrap().unwrap().1, version);
+    assert_eq!(after_failures(&mut watch, &mut failures).await.unwrap().into_held().unwrap().1, version);
     api.edit(|object| object["spec"]["leaseTransitions"] = json!(-1));
     let malformed = after_failures(&mut watch, &mut failures).await;
     assert!(matches!(malformed, Err(LeaseError::Malformed { .. })), "{malformed:?}");
     api.delete();
-    assert_eq!(after_failures(&mut watch, &mut failures).await, Ok(None));
+    assert_eq!(after_failures(&mut watch, &mut failures).await, Ok(Stored::Absent));
     assert_eq!(failures, 2, "each failed watch is reported, once");
 }
 
@@ -297,14 +339,14 @@ async fn after_failures(watch: &mut Watch, failures: &mut u32) -> Result<Stored,
 async fn a_watch_that_has_gone_quiet_is_noticed() {
     let api = FakeApi::default();
     let store = store(&api);
-    let version = store.create(&first_lease()).await.unwrap();
+    let version = begin(&store, &first_lease()).await;
     api.fail_watch(Fault::Silence);
     let mut watch = store.watch();
-    assert_eq!(within(watch.next()).await.unwrap().unwrap().unwrap().1, version);
+    assert_eq!(within(watch.next()).await.unwrap().unwrap().into_held().unwrap().1, version);
     let version = store.swap(&version, &elected(&first_lease(), "b")).await.unwrap();
-    assert_eq!(within(watch.next()).await.unwrap().unwrap().unwrap().1, version);
+    assert_eq!(within(watch.next()).await.unwrap().unwrap().into_held().unwrap().1, version);
     let version = store.swap(&version, &elected(&first_lease(), "c")).await.unwrap();
-    assert_eq!(within(watch.next()).await.unwrap().unwrap().unwrap().1, version);
+    assert_eq!(within(watch.next()).await.unwrap().unwrap().into_held().unwrap().1, version);
 }
 
 fn kind(error: &SwapError) -> &'static str {

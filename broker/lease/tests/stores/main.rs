@@ -11,7 +11,8 @@ mod local;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use understudy_election::Lease;
+use understudy_election::{Lease, Version};
+use understudy_lease::LeaseStore;
 use understudy_record::{Identity, Member, ProcessId, ReplicaName, StoreId};
 
 /// Far more than anything here takes; a test that reaches it has failed.
@@ -33,6 +34,17 @@ fn first_lease() -> Lease {
 fn elected(lease: &Lease, name: &str) -> Lease {
     let reachable = ["a", "b", "c"].map(identity).into();
     lease.elect(&identity(name), &reachable).expect("a member of the set")
+}
+
+/// A Lease comes to be, and gets its first content.
+async fn begin(store: &dyn LeaseStore, lease: &Lease) -> Version {
+    let created = store.create().await.unwrap();
+    store.swap(&created, lease).await.unwrap()
+}
+
+/// The Lease in the store, which is not blank.
+async fn held(store: &dyn LeaseStore) -> (Lease, Version) {
+    store.read().await.unwrap().into_held().expect("there is a Lease")
 }
 
 async fn within<T>(what: impl Future<Output = T>) -> T {

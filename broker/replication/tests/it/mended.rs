@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use understudy_election::{Lease, Version};
+use understudy_election::Lease;
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::*;
 use understudy_replication::*;
+
+use crate::world::version;
 
 fn at(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -177,9 +179,9 @@ fn a_backup_whose_disk_hangs_leaves_the_set() {
 fn a_hand_over_that_came_to_nothing_does_not_keep_the_set_from_shrinking() {
     let (mut p, mut out) = pair();
     let lease = Lease::bootstrap(&id(1, 1), set(&[1, 2, 3], false), at(5000)).unwrap();
-    let mut k = LeaseKeeper::new(at(0), id(1, 1), lease, Version::new("1"), at(5000));
+    let mut k = LeaseKeeper::new(at(0), id(1, 1), lease, version(1), at(5000));
     k.poll_request(at(0), true, true).unwrap().unwrap();
-    k.handle_answer(at(1), LeaseAnswer::Written(Version::new("2")));
+    k.handle_answer(at(1), LeaseAnswer::Written(version(2)));
     p.handle_stream_closed(at(10), StreamId(2), &mut out);
     p.handle_timeout(at(700), &mut out);
     let proposed = out
@@ -198,7 +200,7 @@ fn a_hand_over_that_came_to_nothing_does_not_keep_the_set_from_shrinking() {
     assert!(p.followers().any(|f| f.in_sync && f.identity == id(2, 2)));
     p.handle_own_leaving();
     k.hand_over(id(2, 2), [id(1, 1), id(2, 2), id(3, 3)].into());
-    k.handle_answer(at(810), LeaseAnswer::Written(Version::new("3")));
+    k.handle_answer(at(810), LeaseAnswer::Written(version(3)));
     p.handle_outcome(at(810), SwapOutcome::Applied, &mut out);
     let next = k.poll_request(at(820), true, true).unwrap();
     assert!(

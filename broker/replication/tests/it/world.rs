@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
-use understudy_election::{Lease, Version};
+use understudy_election::{Incarnation, Lease, Stored, Version};
 use understudy_record::{Epoch, Index, StoreId};
 use understudy_replication::{LeaseAnswer, LeaseRequest, StreamId};
 
@@ -75,6 +75,11 @@ pub(crate) struct World {
     checked: (u64, Vec<(StoreId, u64)>, usize),
 }
 
+/// Of the one Lease there is.
+pub(crate) fn version(number: u64) -> Version {
+    Version::new(Incarnation::new("1"), number.to_string())
+}
+
 impl World {
     pub(crate) fn new(seed: u64, replicated: bool) -> Self {
         let mut nodes: Vec<_> = (0..3).map(|i| Node::new(&format!("r{i}"), i + 1)).collect();
@@ -82,7 +87,7 @@ impl World {
         nodes.iter_mut().for_each(|node| node.start(Duration::ZERO));
         let set: BTreeSet<_> = nodes.iter().map(|node| node.identity().member(replicated)).collect();
         let lease = Lease::bootstrap(&nodes[0].identity(), set, LEASE).unwrap();
-        let seen = vec![(lease.clone(), Version::new("1"))];
+        let seen = vec![(lease.clone(), version(1))];
         Self {
             seed,
             rng: StdRng::seed_from_u64(seed),
@@ -229,8 +234,8 @@ impl World {
         let alive =
             |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| living.iter().any(|i| m.is(i))).count();
         let sets = self.requests.iter().filter_map(|request| match &request.request {
-            LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease } => Some(lease.in_sync()),
-            LeaseRequest::Read => None,
+            LeaseRequest::Swap { lease, .. } => Some(lease.in_sync()),
+            LeaseRequest::Read | LeaseRequest::Create => None,
         });
         sets.chain([self.lease.in_sync()]).any(|set| set.contains(&member) && alive(set) < 2)
     }
@@ -243,8 +248,8 @@ impl World {
         let alive =
             |set: &BTreeSet<understudy_record::Member>| set.iter().filter(|m| stores.contains(&m.store)).count();
         let sets = self.requests.iter().filter_map(|request| match &request.request {
-            LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease } => Some(lease.in_sync()),
-            LeaseRequest::Read => None,
+            LeaseRequest::Swap { lease, .. } => Some(lease.in_sync()),
+            LeaseRequest::Read | LeaseRequest::Create => None,
         });
         let last_of_one = sets.chain([self.lease.in_sync()]).any(|set| set.contains(&member) && alive(set) < 2);
         if last_of_one || (self.replicated && self.is_last_of_a_set(node)) {
@@ -324,7 +329,7 @@ impl World {
     fn write_lease(&mut self, lease: Lease) -> Version {
         self.version += 1;
         assert!(lease.cluster_version() >= self.lease.cluster_version(), "lowered: {}", self.story());
-        let version = Version::new(self.version.to_string());
+        let version = version(self.version);
         self.lease = lease;
         self.seen.push((self.lease.clone(), version.clone()));
         version
@@ -562,14 +567,14 @@ impl World {
     }
 
     fn serve(&mut self, request: LeaseRequest) -> LeaseAnswer {
-        let current = Version::new(self.version.to_string());
+        let current = version(self.version);
         match request {
-            LeaseRequest::Read => LeaseAnswer::Read(Some((self.lease.clone(), current))),
+            LeaseRequest::Read => LeaseAnswer::Read(Stored::Held(self.lease.clone(), current)),
             LeaseRequest::Swap { expected, lease } if expected == current => {
                 self.note(format!("lease set {:?}", lease.in_sync()));
                 LeaseAnswer::Written(self.write_lease(lease))
             }
-            LeaseRequest::Swap { .. } | LeaseRequest::Create { .. } => LeaseAnswer::Conflict,
+            LeaseRequest::Swap { .. } | LeaseRequest::Create => LeaseAnswer::Conflict,
         }
     }
 

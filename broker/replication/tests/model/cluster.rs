@@ -75,30 +75,80 @@ pub(crate) struct Used {
 /// Replicas by number, requests and links by their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    Publish { primary: usize },
-    JournalCompletes { replica: usize },
-    Connect { backup: usize, primary: usize },
-    Deliver { link: usize },
-    Acknowledge { link: usize },
-    NoticeEnd { link: usize },
-    Break { link: usize },
-    FindSilent { primary: usize },
-    AskLease { primary: usize },
-    ServeLease { request: usize },
-    AnswerLease { request: usize },
-    LoseAnswer { request: usize },
-    TakeRole { replica: usize, elected: usize },
-    SeeDeposed { primary: usize },
-    SeeDeleted { primary: usize },
-    Elect { candidate: usize, reaching: u8 },
-    Crash { replica: usize },
-    Restart { replica: usize },
-    LoseDisk { replica: usize },
+    Publish {
+        primary: usize,
+    },
+    JournalCompletes {
+        replica: usize,
+    },
+    Connect {
+        backup: usize,
+        primary: usize,
+    },
+    Deliver {
+        link: usize,
+    },
+    Acknowledge {
+        link: usize,
+    },
+    NoticeEnd {
+        link: usize,
+    },
+    Break {
+        link: usize,
+    },
+    FindSilent {
+        primary: usize,
+    },
+    AskLease {
+        primary: usize,
+    },
+    ServeLease {
+        request: usize,
+    },
+    AnswerLease {
+        request: usize,
+    },
+    LoseAnswer {
+        request: usize,
+    },
+    TakeRole {
+        replica: usize,
+        elected: usize,
+    },
+    SeeDeposed {
+        primary: usize,
+    },
+    SeeDeleted {
+        primary: usize,
+    },
+    Elect {
+        candidate: usize,
+        reaching: u8,
+    },
+    Crash {
+        replica: usize,
+    },
+    Restart {
+        replica: usize,
+    },
+    LoseDisk {
+        replica: usize,
+    },
     DeleteLease,
-    ElectorFindsNone { knowing: bool },
-    ElectorHears { replica: usize },
+    /// By anybody, late or not.
+    CreateLease,
+    ElectorFindsNone {
+        knowing: bool,
+    },
+    ElectorHears {
+        replica: usize,
+    },
     ElectorRecovers,
-    Resume { replica: usize, elected: usize },
+    Resume {
+        replica: usize,
+        elected: usize,
+    },
 }
 
 impl Cluster {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use understudy_election::{Lease, LeaseParts};
+use understudy_election::{Lease, LeaseParts, Stored};
 use understudy_record::{Epoch, Identity};
 
 use crate::cluster::REPLICAS;
@@ -13,7 +13,7 @@ use crate::rules::Broken;
 
 impl Step<'_> {
     pub(crate) fn elect(&mut self, candidate: usize, reaching: u8) -> bool {
-        let Some((lease, _)) = &self.state.store.current else { return false };
+        let Some(lease) = self.state.store.current.lease() else { return false };
         if !self.state.replicas[candidate].is_up() {
             return false;
         }
@@ -55,7 +55,9 @@ impl Step<'_> {
 
     pub(crate) fn recover(&mut self) -> bool {
         let Some(elector) = self.state.elector.take() else { return false };
-        let Some(lease) = elector.decide(self.cluster.names_processes(), self.cluster.broken) else { return false };
+        let Stored::Blank(blank) = &self.state.store.current else { return false };
+        let lease = elector.decide(blank, self.cluster.names_processes(), self.cluster.broken);
+        let Some(lease) = lease else { return false };
         let living = self.state.living_members(self.cluster).count();
         if living == 0 {
             self.state.ledger.committed.clear(); // no disk that was in sync lives: what it held is gone

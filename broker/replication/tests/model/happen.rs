@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use understudy_election::Lease;
+use understudy_election::{Lease, Version};
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Body, Epoch, Index, Message, QueueId, Record, ShortStr};
 use understudy_replication::{
@@ -13,8 +13,8 @@ use understudy_replication::{
 };
 
 use crate::cluster::{Action, Cluster, Link, REPLICAS, State};
-use crate::lease_store::{Elector, Request, report, version};
-use crate::replica::{LATER, Leader, NOW, Order, Replica, Role, frame};
+use crate::lease_store::{Elector, Request, report};
+use crate::replica::{LATER, LEASE, Leader, NOW, Order, Replica, Role, frame};
 use crate::rules::Broken;
 
 /// A step under way.
@@ -62,12 +62,18 @@ impl Step<'_> {
                 self.state.used.deletions += 1;
                 self.state.store.delete();
             }
+            Action::CreateLease => {
+                self.state.store.create();
+            }
             Action::ElectorFindsNone { knowing } => {
                 self.state.used.recoveries += 1;
                 let last = self.state.store.in_force().filter(|_| knowing).cloned();
                 self.state.elector = Some(Elector { last, reports: Default::default() });
             }
             Action::ElectorHears { replica } => {
+                if let Some(blank) = self.state.store.current.blank().cloned() {
+                    self.replica(replica).see_blank(&blank);
+                }
                 let report = report(&self.state.replicas[replica]);
                 if let Some(elector) = &mut self.state.elector {
                     elector.reports[replica] = report;
@@ -390,23 +396,26 @@ impl Step<'_> {
     // The Lease.
 
     fn ask_lease(&mut self, number: usize) -> bool {
-        let without_proof = self.cluster.is_broken(Broken::RecreatesWithoutProof);
+        let cluster = self.cluster;
         let Some(leader) = self.leader(number) else { return false };
-        let mut hears_all = without_proof;
-        if !leader.keeper.is_deleted() {
-            leader.proof = None;
-        } else if let Some(proof) = leader.proof {
-            hears_all |= leader.primary.hears_all() && leader.primary.held_by_all() >= proof;
-        } else if !without_proof {
-            leader.proof = Some(leader.primary.last().index.next());
+        let blank = leader.keeper.blank().cloned();
+        let Some(hears_all) = cluster.hears_all(leader) else {
+            leader.proof = Some((blank, leader.primary.last().index.next()));
             let members = leader.primary.in_force().iter().cloned().collect();
             self.write(number, Record::InSyncSet { members });
             return true;
+        };
+        if !leader.keeper.is_deleted() {
+            leader.proof = None;
         }
         let mut keeper = leader.keeper.clone();
         let Ok(Some(request)) = keeper.poll_request(LATER, true, hears_all) else { return false };
         leader.keeper = keeper;
-        self.state.requests.push(Request { replica: number, request, answer: None, given_up: false });
+        let (me, store) = (self.state.replicas[number].identity(), &self.state.store);
+        let as_it_was = || store.in_force().and_then(|lease| lease.as_it_was(&me, LEASE).ok());
+        let carries = cluster.is_broken(Broken::CreationsCarryAState) && request == LeaseRequest::Create;
+        let carries = carries.then(as_it_was).flatten();
+        self.state.requests.push(Request { replica: number, request, answer: None, given_up: false, carries });
         true
     }
 
@@ -416,10 +425,11 @@ impl Step<'_> {
         if self.cluster.is_broken(Broken::RecreatesWithoutGap) {
             request.forget_given();
         }
-        let answer = self.state.store.serve(&request.request);
+        let was_blank = self.state.store.current.blank().is_some();
+        let answer = self.state.store.serve(&request);
         if matches!(answer, LeaseAnswer::Written(_)) {
             self.state.ledger.joined |= self.state.set_of().is_some_and(|set| !set.is_subset(&before));
-            self.state.ledger.recreated |= matches!(request.request, LeaseRequest::Create { .. });
+            self.state.ledger.recreated |= was_blank;
         }
         if !request.given_up && self.cluster.bounds.slow_answers {
             request.answer = Some(answer);
@@ -483,6 +493,9 @@ impl Step<'_> {
         let (lease, written) = self.state.store.elected[elected].clone();
         let in_memory = self.cluster.names_processes();
         let replica = self.replica(number);
+        if replica.knows_gone(&written) {
+            return false;
+        }
         let me = replica.identity();
         let Role::Backup(backup, _) = &mut replica.role else { return false };
         if !lease.in_sync().contains(&me.member(in_memory)) {
@@ -498,11 +511,11 @@ impl Step<'_> {
         true
     }
 
-    fn begin(&mut self, number: usize, history: History, lease: Lease, written: u8) {
+    fn begin(&mut self, number: usize, history: History, lease: Lease, written: Version) {
         let in_memory = self.cluster.names_processes();
         let in_sync = lease.in_sync().iter().cloned().collect();
         let replica = self.replica(number);
-        replica.lead(history, lease, version(written), in_memory);
+        replica.lead(history, lease, written, in_memory);
         let primary = replica.identity();
         self.write(number, Record::EpochStart { primary, in_sync });
         if self.cluster.is_broken(Broken::CommitsBeforeOwnWrite) {
@@ -536,6 +549,7 @@ impl Step<'_> {
         let replica = self.replica(number);
         replica.orders.clear();
         (replica.role, replica.connects) = (Role::Down, 0);
+        replica.blanks_seen.clear();
     }
 
     fn restart(&mut self, number: usize) {
@@ -566,13 +580,23 @@ impl Step<'_> {
         let deletions_left = self.state.used.deletions < self.cluster.bounds.deletions;
         let store = &self.state.store;
         self.state.requests.retain(|request| {
-            let may_take = store.may_take(&request.request)
-                || (deletions_left && matches!(request.request, LeaseRequest::Create { .. }));
-            !request.given_up || (request.answer.is_none() && may_take)
+            // One that makes a blank Lease late does what anybody may do at any time.
+            let makes_something = request.request != LeaseRequest::Create || request.carries.is_some();
+            let may_take = store.may_take(&request.request) || (deletions_left && request.carries.is_some());
+            !request.given_up || (request.answer.is_none() && may_take && makes_something)
         });
+        let settled = store.current.lease().is_some() && !deletions_left;
         self.state.links.sort_by_key(|link| (link.backup, link.primary, link.stream));
-        if store.current.is_some() && !self.cluster.is_broken(Broken::RecoversFromOldReports) {
+        if store.current.lease().is_some() && !self.cluster.is_broken(Broken::RecoversFromOldReports) {
             self.state.elector = None;
+        }
+        // Whoever has seen one blank Lease knows of none that is gone.
+        if settled {
+            for number in 0..REPLICAS {
+                if self.state.replicas[number].blanks_seen.len() == 1 {
+                    self.replica(number).blanks_seen.clear();
+                }
+            }
         }
     }
 }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use understudy_election::Version;
 use understudy_election::{
-    Contact, Decision, Elector as Who, Force, Lease, LeaseParts, Register, ReplicaView, Report, Role as Says, Spec,
-    StoreState, Timings, View, decide,
+    Contact, Decision, Elector as Who, Force, Incarnation, Lease, LeaseParts, Register, ReplicaView, Report,
+    Role as Says, Spec, StoreState, Stored, Timings, Version, View, decide,
 };
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, ReplicaName};
@@ -17,13 +16,13 @@ use crate::rules::Broken;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LeaseStore {
-    pub(crate) current: Option<(Lease, u8)>,
-    /// Versions are never given twice.
-    last_version: u8,
+    pub(crate) current: Stored,
+    /// Revisions, and the incarnations named after them, are never given twice.
+    last_revision: u8,
     /// As it was when it was deleted.
     pub(crate) deleted: Option<Lease>,
-    /// The Lease as each election, creation or recovery wrote it: what a late watch may still show.
-    pub(crate) elected: Vec<(Lease, u8)>,
+    /// The Lease as each election or recovery wrote it: what a late watch may still show.
+    pub(crate) elected: Vec<(Lease, Version)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,9 +32,11 @@ pub(crate) struct Request {
     pub(crate) answer: Option<LeaseAnswer>,
     /// Nobody waits for the answer.
     pub(crate) given_up: bool,
+    /// Broken rule 7: what a creation makes.
+    pub(crate) carries: Option<Lease>,
 }
 
-/// Somebody who found that there is no Lease, and what it has heard since.
+/// Somebody who found that nothing stands in the Lease, and what it has heard since.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Elector {
     /// The Lease as it saw it before it went.
@@ -43,14 +44,10 @@ pub(crate) struct Elector {
     pub(crate) reports: [Option<Report>; 3],
 }
 
-pub(crate) fn version(number: u8) -> Version {
-    Version::new(number.to_string())
-}
-
 impl Request {
     /// Broken rule 7: a Lease written anew says nothing of the epochs that others may have been given.
     pub(crate) fn forget_given(&mut self) {
-        let (LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease }) = &mut self.request else { return };
+        let LeaseRequest::Swap { lease, .. } = &mut self.request else { return };
         let parts = LeaseParts {
             cluster_version: ClusterVersion::FIRST,
             holder: lease.holder().cloned(),
@@ -68,46 +65,65 @@ impl Request {
 
 impl LeaseStore {
     pub(crate) fn new(first: Lease) -> Self {
-        Self { current: Some((first.clone(), 1)), last_version: 1, deleted: None, elected: vec![(first, 1)] }
+        let version = Version::new(Incarnation::new("1"), "1");
+        let elected = vec![(first.clone(), version.clone())];
+        Self { current: Stored::Held(first, version), last_revision: 1, deleted: None, elected }
     }
 
-    /// The set that says who is electable; of the deleted Lease while there is none.
+    /// The set that says who is electable; of the deleted Lease while nothing stands in another.
     pub(crate) fn in_force(&self) -> Option<&Lease> {
-        self.current.as_ref().map(|(lease, _)| lease).or(self.deleted.as_ref())
+        self.current.lease().or(self.deleted.as_ref())
     }
 
-    pub(crate) fn write(&mut self, lease: Lease) -> u8 {
-        self.last_version += 1;
-        let before = self.current.as_ref().map(|(before, _)| before);
+    /// Into the Lease that is there.
+    pub(crate) fn write(&mut self, lease: Lease) -> Version {
+        self.last_revision += 1;
+        let incarnation = self.current.version().map(Version::incarnation).cloned();
+        let incarnation = incarnation.unwrap_or_else(|| Incarnation::new(self.last_revision.to_string()));
+        let version = Version::new(incarnation, self.last_revision.to_string());
+        let before = self.current.lease();
         if before.is_none_or(|before| before.epoch() != lease.epoch() || before.holder() != lease.holder()) {
-            self.elected.push((lease.clone(), self.last_version));
+            self.elected.push((lease.clone(), version.clone()));
         }
-        self.current = Some((lease, self.last_version));
-        self.last_version
+        self.current = Stored::Held(lease, version.clone());
+        version
+    }
+
+    pub(crate) fn create(&mut self) -> Version {
+        self.last_revision += 1;
+        let number = self.last_revision.to_string();
+        let version = Version::new(Incarnation::new(&number), number);
+        self.current = Stored::Blank(version.clone());
+        version
     }
 
     pub(crate) fn delete(&mut self) {
-        self.deleted = self.current.take().map(|(lease, _)| lease);
+        if let Stored::Held(lease, _) = std::mem::replace(&mut self.current, Stored::Absent) {
+            self.deleted = Some(lease);
+        }
     }
 
-    pub(crate) fn serve(&mut self, request: &LeaseRequest) -> LeaseAnswer {
-        match request {
-            LeaseRequest::Read => {
-                LeaseAnswer::Read(self.current.clone().map(|(lease, number)| (lease, version(number))))
-            }
-            LeaseRequest::Swap { lease, .. } | LeaseRequest::Create { lease } if self.may_take(request) => {
-                LeaseAnswer::Written(version(self.write(lease.clone())))
-            }
-            LeaseRequest::Swap { .. } | LeaseRequest::Create { .. } => LeaseAnswer::Conflict,
+    pub(crate) fn serve(&mut self, request: &Request) -> LeaseAnswer {
+        match &request.request {
+            LeaseRequest::Read => LeaseAnswer::Read(self.current.clone()),
+            _ if !self.may_take(&request.request) => LeaseAnswer::Conflict,
+            LeaseRequest::Swap { lease, .. } => LeaseAnswer::Written(self.write(lease.clone())),
+            LeaseRequest::Create => match &request.carries {
+                None => LeaseAnswer::Written(self.create()),
+                Some(lease) => {
+                    self.write(lease.clone());
+                    LeaseAnswer::Conflict // so that it is read
+                }
+            },
         }
     }
 
     /// Whether the request would take effect now.
     pub(crate) fn may_take(&self, request: &LeaseRequest) -> bool {
-        match (request, &self.current) {
-            (LeaseRequest::Swap { expected, .. }, Some((_, current))) => *expected == version(*current),
-            (LeaseRequest::Create { .. }, None) => true,
-            _ => false,
+        match request {
+            LeaseRequest::Swap { expected, .. } => self.current.version() == Some(expected),
+            LeaseRequest::Create => self.current == Stored::Absent,
+            LeaseRequest::Read => false,
         }
     }
 }
@@ -136,13 +152,13 @@ pub(crate) fn report(replica: &Replica) -> Option<Report> {
         state: StoreState::Clean,
         recorded_set: recorded.into_iter().flatten().collect(),
         role,
-        lease_gone: true,
+        blank_seen: replica.blanks_seen.last().cloned(),
     })
 }
 
 impl Elector {
-    /// The Lease that this elector creates, if what it has heard allows one.
-    pub(crate) fn decide(&self, in_memory: bool, broken: Option<Broken>) -> Option<Lease> {
+    /// What this elector writes into the blank Lease of that version, if what it has heard allows it.
+    pub(crate) fn decide(&self, blank: &Version, in_memory: bool, broken: Option<Broken>) -> Option<Lease> {
         let names: Vec<_> = NAMES.iter().map(|name| ReplicaName::new(name)).collect();
         let replicas: BTreeMap<_, _> = names
             .iter()
@@ -150,12 +166,16 @@ impl Elector {
             .zip(&self.reports)
             .map(|(name, report)| {
                 let contact = if report.is_some() { Contact::Reachable } else { Contact::Unknown };
-                (name, ReplicaView { contact, report: report.clone() })
+                let mut report = report.clone();
+                if let Some(report) = report.as_mut().filter(|_| broken == Some(Broken::RecoversFromOldReports)) {
+                    report.blank_seen = Some(blank.incarnation().clone());
+                }
+                (name, ReplicaView { contact, report })
             })
             .collect();
         let view = View {
             elector: Who::Operator,
-            register: Register::Absent { since: LATER, last: self.last.clone() },
+            register: Register::Blank { version: blank.clone(), last: self.last.clone() },
             replicas,
             spec: Spec {
                 replicas: names.into_iter().collect(),
@@ -165,7 +185,7 @@ impl Elector {
             },
             timings: Timings { lease_duration: LEASE, ..Timings::default() },
         };
-        let Decision::Create { lease, .. } = decide(LATER, &view) else { return None };
+        let Decision::Elect { lease, .. } = decide(LATER, &view) else { return None };
         if broken != Some(Broken::RecoversWithoutGap) {
             return Some(lease);
         }

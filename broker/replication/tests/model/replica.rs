@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::BytesMut;
-use understudy_election::{Lease, Version};
+use understudy_election::{Incarnation, Lease, Version};
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Position, ProcessId, Record, ReplicaName, StoreId};
 use understudy_replication::{
@@ -29,6 +29,8 @@ pub(crate) struct Replica {
     pub(crate) orders: Vec<Order>,
     pub(crate) role: Role,
     pub(crate) connects: u8,
+    /// Blank Leases that this process has seen, in their order. One from before the last is gone for good.
+    pub(crate) blanks_seen: Vec<Incarnation>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,8 +59,8 @@ pub(crate) enum Role {
 pub(crate) struct Leader {
     pub(crate) primary: Primary,
     pub(crate) keeper: LeaseKeeper,
-    /// What every member must acknowledge before a deleted Lease is written anew (rule 7).
-    pub(crate) proof: Option<Index>,
+    /// What every member must acknowledge before that blank Lease is written as the deleted one was (rule 7).
+    pub(crate) proof: Option<(Option<Incarnation>, Index)>,
 }
 
 impl Disk {
@@ -86,7 +88,8 @@ impl Replica {
     /// With an empty disk, and running.
     pub(crate) fn new(number: usize, in_memory: bool) -> Self {
         let (disk, orders) = (Disk::default(), Vec::new());
-        let mut replica = Self { number, store: 0, process: 0, disk, orders, role: Role::Down, connects: 0 };
+        let mut replica =
+            Self { number, store: 0, process: 0, disk, orders, role: Role::Down, connects: 0, blanks_seen: Vec::new() };
         replica.start(in_memory);
         replica
     }
@@ -116,6 +119,18 @@ impl Replica {
             Role::Backup(backup, _) => Some(backup),
             _ => None,
         }
+    }
+
+    /// It looks at the Lease, which is blank.
+    pub(crate) fn see_blank(&mut self, incarnation: &Incarnation) {
+        if self.blanks_seen.last() != Some(incarnation) {
+            self.blanks_seen.push(incarnation.clone());
+        }
+    }
+
+    /// Whether a Lease is known to be gone, by the one that it is seen to be.
+    pub(crate) fn knows_gone(&self, version: &Version) -> bool {
+        self.blanks_seen.iter().rev().skip(1).any(|seen| seen == version.incarnation())
     }
 
     /// Its log as it will be once the journal has carried out its orders.

@@ -20,7 +20,7 @@ pub(crate) struct Bounds {
     /// A write of the Lease whose answer is lost; it has taken effect, or does so later, or never.
     pub(crate) lost_answers: u8,
     pub(crate) deletions: u8,
-    /// Somebody finds that there is no Lease, asks every replica, and makes one.
+    /// Somebody finds a blank Lease, asks every replica, and writes into it.
     pub(crate) recoveries: u8,
     /// Such an elector may also have seen the Lease before it went; it is then the more careful.
     pub(crate) knowing_electors: bool,
@@ -67,7 +67,9 @@ pub(crate) enum Broken {
     RecreatesWithoutProof,
     /// 7: a recovered Lease continues from the highest epoch that is known.
     RecoversWithoutGap,
-    /// 7: recovery believes what replicas said before the Lease was gone.
+    /// 7: a request to create the Lease carries what is to stand in it.
+    CreationsCarryAState,
+    /// 7: recovery believes what replicas said before the blank Lease was there.
     RecoversFromOldReports,
     /// 8: a restarted process resumes as the primary it was.
     ResumesAfterRestart,
@@ -101,7 +103,7 @@ pub(crate) const JOINING: Bounds = Bounds { newcomers: true, elections: 0, ..PAI
 
 impl Broken {
     /// Each with its rule and with bounds that are wide enough to find it out.
-    pub(crate) const ALL: [(u8, Self, Bounds); 18] = [
+    pub(crate) const ALL: [(u8, Self, Bounds); 19] = [
         (1, Self::ElectsOutsiders, PAIR),
         (1, Self::NewStoreIsOldStore, Bounds { elections: 0, lost_disks: 1, ..CALM }),
         (2, Self::TakesLowerEpochs, Bounds { connects: 2, ..CALM }),
@@ -118,6 +120,7 @@ impl Broken {
         (7, Self::RecreatesWithoutProof, Bounds { deletions: 1, ..CALM }),
         (7, Self::RecreatesWithoutGap, Bounds { publishes: 0, elections: 2, deletions: 1, ..PAIR }),
         (7, Self::RecoversWithoutGap, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
+        (7, Self::CreationsCarryAState, Bounds { publishes: 0, deletions: 2, recoveries: 1, ..PAIR }),
         (7, Self::RecoversFromOldReports, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
         (8, Self::ResumesAfterRestart, Bounds { crashes: 1, ..JOINING }),
     ];

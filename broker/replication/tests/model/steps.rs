@@ -1,7 +1,7 @@
 //! Which steps a state allows, within the bounds.
 
 use crate::cluster::{Action, Cluster, REPLICAS, State};
-use understudy_election::{Lease, Role as Says};
+use understudy_election::{Lease, Report, Role as Says, Stored};
 
 use crate::lease_store::report;
 use crate::replica::{LATER, Leader, Role};
@@ -50,8 +50,8 @@ impl Cluster {
                 return;
             }
             Role::Backup(backup, _) => {
-                for (elected, (lease, _)) in state.store.elected.iter().enumerate() {
-                    let ahead = lease.epoch() > backup.history().last().epoch;
+                for (elected, (lease, version)) in state.store.elected.iter().enumerate() {
+                    let ahead = lease.epoch() > backup.history().last().epoch && !replica.knows_gone(version);
                     if lease.holder() == Some(&replica.identity()) && ahead && lease.epoch() >= backup.known_epoch() {
                         out.push(Action::TakeRole { replica: number, elected });
                     }
@@ -98,39 +98,54 @@ impl Cluster {
     }
 
     fn would_ask(&self, leader: &Leader) -> bool {
-        let keeper = &leader.keeper;
-        if keeper.is_deleted() && !self.is_broken(Broken::RecreatesWithoutProof) {
-            let Some(proof) = leader.proof else { return true };
-            let hears_all = leader.primary.hears_all() && leader.primary.held_by_all() >= proof;
-            return keeper.clone().poll_request(LATER, true, hears_all).is_ok_and(|request| request.is_some());
+        let Some(hears_all) = self.hears_all(leader) else { return true };
+        leader.keeper.clone().poll_request(LATER, true, hears_all).is_ok_and(|request| request.is_some())
+    }
+
+    /// Whether a primary whose Lease was deleted may write; `None`: it has a proof to write first, to its log (rule 7). To
+    /// create a blank Lease it may at any time, as anybody may.
+    pub(crate) fn hears_all(&self, leader: &Leader) -> Option<bool> {
+        let blank = leader.keeper.blank();
+        let needs_none =
+            blank.is_none() && !(self.is_broken(Broken::CreationsCarryAState) && leader.keeper.is_deleted());
+        if needs_none || self.is_broken(Broken::RecreatesWithoutProof) {
+            return Some(true);
         }
-        keeper.clone().poll_request(LATER, true, true).is_ok_and(|request| request.is_some())
+        let (_, proof) = leader.proof.as_ref().filter(|(of, _)| of.as_ref() == blank)?;
+        Some(leader.primary.hears_all() && leader.primary.held_by_all() >= *proof)
     }
 
     fn of_electors(&self, state: &State, out: &mut Vec<Action>) {
-        let absent = state.store.current.is_none();
-        if !absent && state.used.elections < self.bounds.elections {
+        let current = &state.store.current;
+        if current.lease().is_some() && state.used.elections < self.bounds.elections {
             for candidate in 0..REPLICAS {
                 let reachings = (0..1_u8 << REPLICAS).filter(|reaching| reaching & (1 << candidate) != 0);
                 out.extend(reachings.map(|reaching| Action::Elect { candidate, reaching }));
             }
         }
-        if !absent && state.used.deletions < self.bounds.deletions {
+        if *current != Stored::Absent && state.used.deletions < self.bounds.deletions {
             out.push(Action::DeleteLease);
+        }
+        if *current == Stored::Absent && self.bounds.recoveries > 0 {
+            out.push(Action::CreateLease);
         }
         let early = self.is_broken(Broken::RecoversFromOldReports) && state.used.deletions < self.bounds.deletions;
         match &state.elector {
-            None if (absent || early) && state.used.recoveries < self.bounds.recoveries => {
+            None if (current.blank().is_some() || early) && state.used.recoveries < self.bounds.recoveries => {
                 let knowing: &[bool] = if self.bounds.knowing_electors { &[false, true] } else { &[false] };
                 out.extend(knowing.iter().map(|&knowing| Action::ElectorFindsNone { knowing }));
             }
             Some(elector) => {
-                let unheard = (0..REPLICAS).filter(|replica| elector.reports[*replica].is_none());
+                let is_old = |report: &Report| report.blank_seen.as_ref() != current.blank();
+                let may_hear = current.blank().is_some() || early;
+                let unheard = (0..REPLICAS).filter(|replica| {
+                    may_hear && elector.reports[*replica].as_ref().is_none_or(|it| !early && is_old(it))
+                });
                 // A report that knows of a living primary makes the elector wait for another: as if it came only then.
                 let heard =
                     unheard.filter(|replica| report(&state.replicas[*replica]).is_some_and(|it| it.role == Says::Idle));
                 out.extend(heard.map(|replica| Action::ElectorHears { replica }));
-                if absent && elector.reports.iter().all(Option::is_some) {
+                if current.blank().is_some() && elector.reports.iter().all(Option::is_some) {
                     out.push(Action::ElectorRecovers);
                 }
             }

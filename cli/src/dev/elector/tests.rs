@@ -84,7 +84,6 @@ fn status(n: usize, process: u64, role: proto::Role, epoch: u64) -> proto::Statu
         role: role.into(),
         epoch,
         clean: true,
-        lease_gone: true, // looked at only while there is none
         ..Default::default()
     }
 }
@@ -131,7 +130,7 @@ async fn rig() -> Rig {
     };
     let (events, told) = Events::channel();
     let store = LocalLease::new(dir.path().join("lease"));
-    let (elector, words) = Elector::new(plan, store, None, events);
+    let (elector, words) = Elector::new(plan, store, Stored::Absent, events);
     let elector = tokio::spawn(elector.run());
     let store = LocalLease::new(dir.path().join("lease"));
     Rig { brokers, words, told, store, elector, _dir: dir }
@@ -182,6 +181,22 @@ impl Rig {
         for n in 0..NAMES.len() {
             self.start(n).await;
         }
+        // As brokers do: they say which blank Lease they see.
+        let mut leases = self.store.watch();
+        let blank = async {
+            loop {
+                let seen = leases.next().await.expect("a watch does not end").unwrap();
+                match seen.blank() {
+                    Some(blank) => return blank.to_string(),
+                    None => assert_eq!(seen, Stored::Absent, "it is blank first"),
+                }
+            }
+        };
+        let blank_lease = tokio::time::timeout(SOON, blank).await.expect("a blank Lease in time");
+        for n in 0..NAMES.len() {
+            let sees = proto::Status { blank_lease: blank_lease.clone(), ..status(n, 1, proto::Role::Idle, 0) };
+            self.say(n, sees);
+        }
         let (winner, epoch, elected) = self.told_primary().await;
         assert_eq!((epoch, elected), (1, true));
         self.await_promoted(winner, 1).await;
@@ -204,7 +219,7 @@ async fn a_fresh_cluster_gets_its_first_primary_and_is_ready_once_all_play_their
     let winner = rig.bootstrap().await;
     let serving = rig.told(|event| matches!(event, Event::Serving { .. }).then(|| event.clone())).await;
     assert!(matches!(serving, Event::Serving { name, .. } if name == NAMES[winner]));
-    let (lease, version) = rig.store.read().await.unwrap().unwrap();
+    let (lease, version) = rig.store.read().await.unwrap().into_held().unwrap();
     // The primary takes the others in, as it would once they have caught up.
     let members = (0..NAMES.len())
         .map(|n| identity(&status(n, 1, proto::Role::Backup, 1).identity.unwrap()).unwrap().member(false));
@@ -233,7 +248,7 @@ async fn a_primary_whose_process_has_ended_is_replaced_and_all_are_told() {
     assert_ne!(second, first);
     assert_eq!((epoch, elected), (2, true));
     rig.await_promoted(second, 2).await;
-    let (lease, _) = rig.store.read().await.unwrap().unwrap();
+    let (lease, _) = rig.store.read().await.unwrap().into_held().unwrap();
     assert_eq!(lease.holder().unwrap().name.as_str(), NAMES[second]);
     assert!(lease.in_sync().iter().all(|member| member.name.as_str() != NAMES[first]), "{:?}", lease.in_sync());
 }
@@ -243,7 +258,7 @@ async fn an_election_by_somebody_else_is_told_too() {
     let mut rig = rig().await;
     let first = rig.bootstrap().await;
     let second = (first + 1) % NAMES.len();
-    let (lease, version) = rig.store.read().await.unwrap().unwrap();
+    let (lease, version) = rig.store.read().await.unwrap().into_held().unwrap();
     let identities: BTreeSet<Identity> =
         (0..NAMES.len()).map(|n| identity(&status(n, 1, proto::Role::Backup, 1).identity.unwrap()).unwrap()).collect();
     let winner = identities.iter().find(|identity| identity.name.as_str() == NAMES[second]).unwrap();
