@@ -68,9 +68,15 @@ impl Step<'_> {
         true
     }
 
-    /// A Lease gives an epoch to somebody.
+    /// A Lease gives an epoch to somebody. One that was given in another Lease does not count once its holder has seen that
+    /// that Lease is gone, or is no more: nobody acts by it.
     fn give_epoch(&mut self, epoch: Epoch) {
-        let given = self.state.store.elected.iter().any(|(lease, _)| lease.epoch() >= epoch);
+        let may_be_taken = |lease: &Lease, version| {
+            let mut replicas = self.state.replicas.iter();
+            replicas.any(|it| lease.holder() == Some(&it.identity()) && !self.cluster.knows_gone(it, version))
+        };
+        let mut elected = self.state.store.elected.iter();
+        let given = elected.any(|(lease, version)| lease.epoch() >= epoch && may_be_taken(lease, version));
         let known = self.state.replicas.iter().any(|replica| replica.disk.epoch >= epoch);
         self.state.ledger.epoch_lowered |= given || known;
     }

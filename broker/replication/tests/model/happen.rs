@@ -493,9 +493,6 @@ impl Step<'_> {
         let (lease, written) = self.state.store.elected[elected].clone();
         let in_memory = self.cluster.names_processes();
         let replica = self.replica(number);
-        if replica.knows_gone(&written) {
-            return false;
-        }
         let me = replica.identity();
         let Role::Backup(backup, _) = &mut replica.role else { return false };
         if !lease.in_sync().contains(&me.member(in_memory)) {
@@ -507,6 +504,8 @@ impl Step<'_> {
         };
         self.carry_out_backup(number, out);
         self.hang_up(number);
+        let of_this_epoch = |it: &Arc<Replica>| it.received().iter().any(|frame| frame.position.epoch == lease.epoch());
+        self.state.ledger.epoch_lowered |= self.state.replicas.iter().any(of_this_epoch);
         self.begin(number, history, lease, written);
         true
     }

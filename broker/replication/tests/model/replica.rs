@@ -128,11 +128,6 @@ impl Replica {
         }
     }
 
-    /// Whether a Lease is known to be gone, by the one that it is seen to be.
-    pub(crate) fn knows_gone(&self, version: &Version) -> bool {
-        self.blanks_seen.iter().rev().skip(1).any(|seen| seen == version.incarnation())
-    }
-
     /// Its log as it will be once the journal has carried out its orders.
     pub(crate) fn received(&self) -> Vec<Frame> {
         let mut disk = self.disk.clone();

@@ -1,10 +1,10 @@
 //! Which steps a state allows, within the bounds.
 
 use crate::cluster::{Action, Cluster, REPLICAS, State};
-use understudy_election::{Lease, Report, Role as Says, Stored};
+use understudy_election::{Lease, Report, Role as Says, Stored, Version};
 
 use crate::lease_store::report;
-use crate::replica::{LATER, Leader, Role};
+use crate::replica::{LATER, Leader, Replica, Role};
 use crate::rules::Broken;
 
 impl Cluster {
@@ -51,7 +51,7 @@ impl Cluster {
             }
             Role::Backup(backup, _) => {
                 for (elected, (lease, version)) in state.store.elected.iter().enumerate() {
-                    let ahead = lease.epoch() > backup.history().last().epoch && !replica.knows_gone(version);
+                    let ahead = lease.epoch() > backup.history().last().epoch && !self.knows_gone(replica, version);
                     if lease.holder() == Some(&replica.identity()) && ahead && lease.epoch() >= backup.known_epoch() {
                         out.push(Action::TakeRole { replica: number, elected });
                     }
@@ -100,6 +100,12 @@ impl Cluster {
     fn would_ask(&self, leader: &Leader) -> bool {
         let Some(hears_all) = self.hears_all(leader) else { return true };
         leader.keeper.clone().poll_request(LATER, true, hears_all).is_ok_and(|request| request.is_some())
+    }
+
+    /// Whether the replica ignores what is still seen of a Lease, since it has seen the next (rule 7).
+    pub(crate) fn knows_gone(&self, replica: &Replica, version: &Version) -> bool {
+        let older = replica.blanks_seen.iter().rev().skip(1);
+        !self.is_broken(Broken::ActsByALeaseThatIsGone) && older.into_iter().any(|seen| seen == version.incarnation())
     }
 
     /// Whether a primary whose Lease was deleted may write; `None`: it has a proof to write first, to its log (rule 7). To
