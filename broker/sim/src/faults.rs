@@ -100,8 +100,10 @@ impl World {
                 self.api.cut_until = now + span;
                 self.schedule.after(span, Happening::FaultEnds(FaultStep::ApiBack));
             }
-            // Once: a creation that is under way across two deletions names no version, and nothing tells that it is late.
-            Fault::DeleteLease if self.api.lease().is_some() && self.counts.leases_deleted == 0 => {
+            // Once, and not while a creation is under way: it names no version, and nothing tells that it is late.
+            Fault::DeleteLease
+                if self.api.lease().is_some() && self.counts.leases_deleted == 0 && self.creations_under_way == 0 =>
+            {
                 self.delete_lease();
                 self.spread_lease();
             }

@@ -100,6 +100,8 @@ pub(crate) struct World {
     pub(crate) is_calm: bool,
     /// To the API server, and not taken effect yet; some never will.
     pub(crate) requests_under_way: usize,
+    /// Of those, creations.
+    pub(crate) creations_under_way: usize,
     /// Of everything that happened, in order: two runs of a seed end with the same.
     pub(crate) trace: u64,
     pub(crate) story: Option<Vec<String>>,
@@ -125,6 +127,7 @@ impl World {
             counts: Counts { seeds: 1, ..Counts::default() },
             is_calm: false,
             requests_under_way: 0,
+            creations_under_way: 0,
             trace: 0xcbf2_9ce4_8422_2325,
             story: tells.then(Vec::new),
             seed,
@@ -191,6 +194,7 @@ impl World {
             }
             Happening::Request(asker, request, lost) => {
                 self.requests_under_way -= 1;
+                self.creations_under_way -= usize::from(matches!(request, LeaseRequest::Create { .. }));
                 self.serve(asker, request, lost)
             }
             Happening::Answer(asker, request, answer) => self.answer(asker, request, answer),
