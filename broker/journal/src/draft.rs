@@ -83,6 +83,8 @@ pub struct Finished {
     /// Which draft it was.
     number: u64,
     pub(crate) generation: u32,
+    /// Of the log whose segments it names: one that was cut since has others in their place.
+    pub(crate) version: u64,
     pub(crate) sync_point: Position,
     /// The log must be committed and durable up to here before it comes into force.
     pub(crate) floor: Index,
@@ -279,6 +281,7 @@ impl Draft {
         let sync_point = self.sync_point.ok_or(CheckpointError::Order { what: "an end without a start" })?;
         let end = Frame::base(sync_point, floor, &BasePiece::End { floor }, &mut self.arena);
         self.write(&[end], pace)?;
+        let version = lock(&self.maker.shared).version;
         let (sources, log_start, first_record) = self.sources(sync_point.index, retain_from)?;
         let arranged = match self.arrange(plan(&sources, self.maker.options.segment_bytes), pace) {
             // Without room to move messages there is still what goes as a whole.
@@ -312,6 +315,7 @@ impl Draft {
         Ok(Finished {
             number,
             generation,
+            version,
             sync_point,
             floor,
             log_start,

@@ -216,6 +216,7 @@ impl Journal {
         let sync_point = finished.sync_point;
         let stale = self.base_in_progress()
             || finished.generation != self.meta.generation
+            || finished.version != lock(&self.shared).version
             || self.epoch_at(sync_point.index).is_some_and(|epoch| epoch != sync_point.epoch);
         if stale || finished.floor > self.log.durable.index || finished.floor < self.floor() {
             return Ok(None);

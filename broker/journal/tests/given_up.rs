@@ -87,6 +87,36 @@ fn discarding_one_leaves_its_successor_alone() {
     }
 }
 
+/// A backup applies what is committed as soon as it comes, so a checkpoint may be made of records that the log does not have
+/// yet, while another epoch's stand in their place. Once those are cut off, other messages stand where it says.
+#[test]
+fn one_that_was_made_before_a_cut_does_not_come_into_force_after_it() {
+    let (storage, mut journal) = opened();
+    let maker = journal.checkpointer();
+    write(&mut journal, 1..=40);
+    let mut draft = maker.begin().expect("room enough");
+    let (sync_point, queue) = (position(2, 36), QueueId(Index(1)));
+    let live: Vec<u64> = (2..=36).collect();
+    let held = live.iter().rev().map(|index| HeldMessage { index: Index(*index), delivery_count: 0, bytes: 500 });
+    let pieces = [
+        BasePiece::Start { sync_point, epochs: vec![position(1, 1), position(2, 13)], in_sync: Vec::new() },
+        BasePiece::TopologyEnd,
+        BasePiece::Held { queue, messages: held.collect() },
+        BasePiece::QueueDone { queue },
+    ];
+    draft.add(sync_point.index, &pieces, &mut |_| true).expect("room enough");
+    let early = draft.finish(sync_point.index, Index(u64::MAX), &mut |_| true).expect("room enough");
+    journal.truncate_after(Index(12)).expect("nothing below is in force");
+    let others: Vec<Frame> = (13..=50).map(|index| sized(2, index, 90 + index as usize % 7 * 40)).collect();
+    journal.append(&others).expect("room enough");
+    journal.sync().expect("a disk that works");
+    assert!(journal.install(&early).expect("a disk that works").is_none(), "it names what was cut off");
+    maker.discard(early).expect("a disk that works");
+    assert_readable(&journal, &live);
+    drop(journal);
+    assert_readable(&open(storage).journal, &live);
+}
+
 /// A draft that is put away when its successor has begun.
 #[test]
 fn dropping_a_draft_leaves_its_successor_alone() {

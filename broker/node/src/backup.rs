@@ -79,10 +79,11 @@ impl Node {
         self.tick_backup();
     }
 
-    /// Without a Lease, what a primary says of itself: it makes the Lease anew once it hears every member (rule 7).
+    /// Without a Lease, what a primary says of itself: it makes the Lease anew once it hears every member (rule 7). One whose
+    /// epoch is over is told so by the hello (rule 5): as long as it takes itself for the primary nobody else may be elected.
     pub(crate) fn follow_unleased(&mut self, epoch: Epoch, primary: ReplicaName) {
         let Role::Backup(role) = &mut self.role else { return };
-        if self.lease.is_some() || role.link.is_some() || epoch < role.backup.known_epoch() || primary == self.me.name {
+        if self.lease.is_some() || role.link.is_some() || primary == self.me.name {
             return;
         }
         role.target = Some((epoch, primary));

@@ -37,13 +37,16 @@ impl World {
             };
             if arrives {
                 let at = Duration::from_millis(self.rng.random_range(1..4_000));
-                self.requests_under_way += 1;
-                self.schedule.after(at, Happening::Request(asker, request, true));
+                self.send_request(at, asker, request, true);
             }
             return;
         }
+        self.send_request(delay, asker, request, false);
+    }
+
+    fn send_request(&mut self, takes: Duration, asker: Asker, request: LeaseRequest, lost: bool) {
         self.requests_under_way += 1;
-        self.schedule.after(delay, Happening::Request(asker, request, false));
+        self.schedule.after(takes, Happening::Request(asker, request, lost));
     }
 
     /// It takes effect. `lost`: nobody waits for the answer any more.

@@ -4,7 +4,7 @@
 //!
 //! What is simulated: clocks (drift, processes that stand still), the network (delay, cuts of one direction, breaks, order
 //! across connections), disks (slow, hanging, failing, full, power lost in the middle of a batch, lost for good), the API server
-//! (down, slow, answers lost before or after the write took effect, watches that lag), the Lease (deleted), clients that
+//! (down, slow, answers lost before or after the write took effect, watches that lag), the Lease (deleted, also while those who hold everything are away), clients that
 //! publish, consume, return, purge and delete. What is checked stands in `ledger` (clients) and `witness` (logs).
 //!
 //! Not simulated: sockets, TLS, the AMQP codec, Kubernetes' objects other than the Lease, threads of one process running at
