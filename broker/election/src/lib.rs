@@ -25,6 +25,6 @@ pub use reason::{
     LostWhy, MayBeLost, WaitReason,
 };
 pub use recovery::{RECOVERY_EPOCH_GAP, whom_to_follow};
-pub use stored::{Incarnation, Stored, Succession, Version};
+pub use stored::{Incarnation, Stored, Version};
 pub use tracker::{LeaseTracker, Observed, Register};
 pub use view::{Contact, Elector, Force, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

@@ -19,7 +19,8 @@ use crate::view::{Force, Report, Role, StoreState, View};
 use crate::{Lease, NotElectable, Register, Version};
 
 /// A recovered Lease leaves this many epochs unused. An election may have happened in the deleted Lease without any replica
-/// having heard of it; its epoch must not be used twice. Nor does a log say that a Lease was written anew, each time with
+/// having heard of it; its epoch must not be used twice. Whoever has seen the blank Lease takes no role by it any more; but where
+/// a person forces the recovery, not all have. Nor does a log say that a Lease was written anew, each time with
 /// its own gap ([`RECREATION_EPOCH_GAP`](crate::RECREATION_EPOCH_GAP)): a hundred such gaps are left here.
 pub const RECOVERY_EPOCH_GAP: u64 = 10_000;
 

@@ -3,14 +3,9 @@
 //! A Lease begins *blank*: it is created without a content, by anybody at any time, and a swap gives it one. A request to
 //! create it may take effect late, after others have come and gone; being blank it then brings nothing back (rule 7).
 
-use std::collections::VecDeque;
 use std::fmt;
 
 use crate::Lease;
-
-/// Of so many Leases that are gone it is remembered that they are. One that was deleted is seen late by a few seconds; so
-/// many deletions, each with a new Lease that was read, do not fit into that.
-const MAX_GONE: usize = 16;
 
 /// The Lease as a store has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -33,14 +28,6 @@ pub struct Version {
 /// same from its creation to its deletion; never given twice. Opaque.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Incarnation(String);
-
-/// The Leases that one observer has seen, in their order. What it sees may come late; nothing that it says of a Lease is true
-/// any more once another has taken its place.
-#[derive(Clone, Debug, Default)]
-pub struct Succession {
-    /// The last is the present one, as far as is known.
-    seen: VecDeque<Incarnation>,
-}
 
 impl Stored {
     pub fn lease(&self) -> Option<&Lease> {
@@ -99,21 +86,6 @@ impl Incarnation {
     }
 }
 
-impl Succession {
-    /// Whether `seen` may be the present; `false`: it is of a Lease whose successor was seen before.
-    pub fn observe(&mut self, seen: &Stored) -> bool {
-        let Some(incarnation) = seen.version().map(Version::incarnation) else { return true };
-        if let Some(place) = self.seen.iter().position(|known| known == incarnation) {
-            return place + 1 == self.seen.len();
-        }
-        self.seen.push_back(incarnation.clone());
-        if self.seen.len() > MAX_GONE {
-            self.seen.pop_front();
-        }
-        true
-    }
-}
-
 impl fmt::Display for Version {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {}", self.revision, self.incarnation)
@@ -123,25 +95,5 @@ impl fmt::Display for Version {
 impl fmt::Display for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_lease_that_another_has_replaced_is_gone_for_good() {
-        let mut succession = Succession::default();
-        let blank = |number: usize| Stored::Blank(Version::new(Incarnation::new(number.to_string()), "1"));
-        assert!(succession.observe(&blank(1)) && succession.observe(&blank(1)));
-        assert!(succession.observe(&Stored::Absent) && succession.observe(&blank(1)), "nothing has taken its place");
-        assert!(succession.observe(&blank(2)));
-        assert!(!succession.observe(&blank(1)));
-        assert!(succession.observe(&blank(2)), "what came late changes nothing");
-        for number in 3..100 {
-            assert!(succession.observe(&blank(number)) && !succession.observe(&blank(number - 1)));
-        }
-        assert!(succession.seen.len() <= MAX_GONE);
     }
 }

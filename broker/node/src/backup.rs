@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use understudy_record::variant::{Variant, is_broken};
 use understudy_record::version::VersionRange;
 use understudy_record::{Epoch, Identity, ReplicaName};
-use understudy_replication::{Backup, BackupOutput, FollowError, PrimaryMessage};
+use understudy_replication::{Backup, BackupOutput, FollowError, LeaseAnswer, LeaseRequest, PrimaryMessage};
 
 use crate::{Node, Order, Role, Target, ToPrimary, UpstreamEvent, Writer, versions};
 
@@ -62,7 +62,11 @@ impl Node {
             // One on its way out that was elected before the set went on without it takes the role, and hands it over.
             let is_fit = self.leaving.is_none() || role.backup.is_clean();
             if is_fit && (lease.epoch() > role.backup.history().last().epoch || resumes) {
-                self.become_primary(lease, version);
+                if self.lease_order.is_present(&version) {
+                    self.become_primary(lease, version);
+                } else if self.lease_order.begin_read(self.now, lease.epoch()) {
+                    self.around.request_lease(lease.epoch(), LeaseRequest::Read);
+                }
             }
             return;
         }
@@ -90,8 +94,18 @@ impl Node {
         self.tick_backup();
     }
 
+    /// The answer to a read that tells which Lease is there.
+    pub(crate) fn handle_lease_read(&mut self, epoch: Epoch, answer: LeaseAnswer) {
+        if let Some(seen) = self.lease_order.handle_answer(epoch, answer) {
+            self.handle_lease_seen(seen);
+        }
+    }
+
     pub(crate) fn tick_backup(&mut self) {
         let now = self.now;
+        if self.lease_order.is_read_due(now) {
+            self.follow_lease();
+        }
         self.with_backup(|backup, _, out| {
             backup.handle_timeout(now, out);
             Ok(())

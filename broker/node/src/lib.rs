@@ -12,6 +12,7 @@ mod config;
 mod event;
 mod hand_over;
 mod journal_worker;
+mod lease_order;
 mod log_reads;
 mod node;
 mod primary;

@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use understudy_core::{ConnectionId, Core, Load, Outputs};
-use understudy_election::{Incarnation, Lease, Stored, Succession, Version};
+use understudy_election::{Incarnation, Lease, Stored, Version};
 use understudy_journal::Flaw;
 use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
+use crate::lease_order::LeaseOrder;
 use crate::recorded_sets::RecordedSets;
 use crate::{
     ControlEvent, Event, JournalEvent, LeaseEvent, NodeConfig, Order, Recovered, Shared, Surroundings, Writer, backup,
@@ -55,7 +56,7 @@ pub struct Node {
     pub(crate) lease: Option<(Lease, Version)>,
     /// The blank Lease that is there instead, as was last seen.
     pub(crate) blank_seen: Option<Incarnation>,
-    succession: Succession,
+    pub(crate) lease_order: LeaseOrder,
     pub(crate) recorded_sets: RecordedSets,
     pub(crate) checkpoints: checkpoint::Checkpoints,
     /// What queues want back and this replica has not written yet; the core bounds it.
@@ -102,7 +103,7 @@ impl Node {
             uploads: VecDeque::new(),
             lease: None,
             blank_seen: None,
-            succession: Succession::default(),
+            lease_order: LeaseOrder::default(),
             recorded_sets: RecordedSets::default(),
             checkpoints: checkpoint::Checkpoints::new(interval, log_bytes),
             loads: Vec::new(),
@@ -222,11 +223,8 @@ impl Node {
     }
 
     /// The Lease as it is now seen: this process may be the primary, or no longer, or have another to follow.
-    fn handle_lease_seen(&mut self, seen: Stored) {
-        // Whoever has said that it sees a blank Lease takes no role by one from before it (rule 7).
-        if !self.succession.observe(&seen) {
-            return;
-        }
+    pub(crate) fn handle_lease_seen(&mut self, seen: Stored) {
+        self.lease_order.handle_seen(&seen);
         if let (Some(new), Some((known, _))) = (seen.lease(), &self.lease)
             && new.epoch() < known.epoch()
         {

@@ -371,7 +371,7 @@ impl Node {
     }
 
     pub(crate) fn handle_lease_answer(&mut self, epoch: Epoch, answer: LeaseAnswer) {
-        let Role::Primary(role) = &mut self.role else { return };
+        let Role::Primary(role) = &mut self.role else { return self.handle_lease_read(epoch, answer) };
         if role.primary.epoch() != epoch {
             return;
         }

@@ -49,7 +49,7 @@ pub enum LeaseAnswer {
 pub enum KeeperOutput {
     /// For [`Primary::handle_outcome`](crate::Primary::handle_outcome).
     Outcome(SwapOutcome),
-    /// Another primary, or another epoch (rule 5); or the Lease is gone that elected this one, before it wrote to it (rule 7).
+    /// Another primary, or another epoch (rule 5).
     Demoted { epoch: Epoch, holder: Option<Identity> },
     /// A write of this primary's own has taken effect: it was elected, and after that the Lease was still there (rule 7).
     Held,
@@ -280,11 +280,6 @@ impl LeaseKeeper {
     fn take(&mut self, now: Duration, seen: Stored, out: &mut Vec<KeeperOutput>) {
         let (lease, version) = match seen {
             Stored::Held(lease, version) => (lease, version),
-            // It may have taken this role late, after it had answered those who recovered another Lease, and they may have
-            // confirmed what it lacks. It can write nothing, now or later.
-            Stored::Absent | Stored::Blank(_) if !self.held => {
-                return out.push(KeeperOutput::Demoted { epoch: self.epoch, holder: None });
-            }
             Stored::Absent => return self.gone = Some(Gone::Absent),
             Stored::Blank(version) => return self.gone = Some(Gone::Blank(version)),
         };
@@ -503,18 +498,18 @@ mod tests {
         assert_eq!(swap_of(&mut k, at(540)).0, version(21));
     }
 
-    /// Rule 7: it may have answered those who recovered another Lease before it took this role.
     #[test]
-    fn a_lease_gone_before_its_first_write_is_not_written_anew() {
-        for seen in [Stored::Absent, Stored::Blank(blank(7, 20))] {
-            let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
-            let mut k = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
-            swap_of(&mut k, at(0));
-            assert_eq!(k.handle_answer(at(1), LeaseAnswer::Conflict), []);
-            assert_eq!(k.poll_request(at(2), true, true), Ok(Some(LeaseRequest::Read)));
-            let out = k.handle_answer(at(3), LeaseAnswer::Read(seen));
-            assert_eq!(out, [KeeperOutput::Demoted { epoch: Epoch(1), holder: None }]);
-        }
+    fn a_lease_gone_before_its_first_write_is_not_held() {
+        let lease = Lease::bootstrap(&replica(1), set(&[1, 2, 3]), LEASE).unwrap();
+        let mut k = LeaseKeeper::new(at(0), replica(1), lease, version(10), LEASE);
+        swap_of(&mut k, at(0));
+        assert_eq!(k.handle_answer(at(1), LeaseAnswer::Conflict), []);
+        assert_eq!(k.poll_request(at(2), true, false), Ok(Some(LeaseRequest::Read)));
+        assert_eq!(k.handle_answer(at(3), LeaseAnswer::Read(Stored::Blank(blank(7, 20)))), []);
+        assert_eq!(swap_of(&mut k, at(4)).0, blank(7, 20));
+        assert_eq!(k.handle_answer(at(5), LeaseAnswer::Written(blank(7, 21))), [KeeperOutput::Held]);
+        swap_of(&mut k, at(3000));
+        assert_eq!(k.handle_answer(at(3001), LeaseAnswer::Written(blank(7, 22))), [], "once is enough");
     }
 
     #[test]

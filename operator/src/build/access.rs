@@ -29,7 +29,7 @@ pub(super) fn role(cluster: &ValidatedCluster) -> Role {
         metadata: metadata(cluster, names.broker_account()),
         rules: Some(vec![
             rule("coordination.k8s.io", "leases", &["get", "list", "watch", "update"], Some(lease)),
-            // A primary creates a deleted Lease anew, and brokers make the first one where no operator runs.
+            // Where the Lease was deleted, or no operator runs, brokers create the next one.
             rule("coordination.k8s.io", "leases", &["create"], None),
             rule("discovery.k8s.io", "endpointslices", &["get", "update"], Some(slice)),
             rule("", "pods", &["patch"], Some(cluster.pod_names().collect())),

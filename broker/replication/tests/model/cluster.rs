@@ -51,7 +51,7 @@ pub(crate) struct Ledger {
     pub(crate) committers: BTreeMap<Epoch, Identity>,
     pub(crate) two_committed: bool,
     pub(crate) parted: bool,
-    /// An epoch was given, or taken, a second time, or a lower one than was known.
+    /// An epoch was given, or taken, a second time, or a lower one than was known, or in which something was committed.
     pub(crate) epoch_lowered: bool,
     pub(crate) confirmed_after_failover: bool,
     pub(crate) joined: bool,
@@ -115,6 +115,10 @@ pub(crate) enum Action {
     TakeRole {
         replica: usize,
         elected: usize,
+    },
+    /// The backup that the Lease names finds out whether it is the present one.
+    ReadLease {
+        replica: usize,
     },
     SeeDeposed {
         primary: usize,

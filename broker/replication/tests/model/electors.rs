@@ -68,12 +68,12 @@ impl Step<'_> {
         true
     }
 
-    /// A Lease gives an epoch to somebody. One that was given in another Lease does not count once its holder has seen that
-    /// that Lease is gone, or is no more: nobody acts by it.
+    /// A Lease gives an epoch to somebody. One that was given in another Lease does not count once its holder has seen
+    /// the next, or is no more: nobody acts by it.
     fn give_epoch(&mut self, epoch: Epoch) {
         let may_be_taken = |lease: &Lease, version| {
             let mut replicas = self.state.replicas.iter();
-            replicas.any(|it| lease.holder() == Some(&it.identity()) && !self.cluster.knows_gone(it, version))
+            replicas.any(|it| lease.holder() == Some(&it.identity()) && self.cluster.may_act_by(it, version))
         };
         let mut elected = self.state.store.elected.iter();
         let given = elected.any(|(lease, version)| lease.epoch() >= epoch && may_be_taken(lease, version));

@@ -49,6 +49,11 @@ impl Step<'_> {
             Action::AnswerLease { request } => self.answer(request),
             Action::LoseAnswer { request } => self.lose_answer(request),
             Action::TakeRole { replica, elected } => return self.take_role(replica, elected),
+            Action::ReadLease { replica } => {
+                let Some(version) = self.state.store.current.version() else { return false };
+                let present = version.incarnation().clone();
+                self.replica(replica).blanks_seen = vec![present];
+            }
             Action::SeeDeposed { primary } => return self.see_deposed(primary),
             Action::SeeDeleted { primary } => {
                 let Some(leader) = self.leader(primary) else { return false };
@@ -427,6 +432,10 @@ impl Step<'_> {
         }
         let was_blank = self.state.store.current.blank().is_some();
         let answer = self.state.store.serve(&request);
+        let ledger = &mut self.state.ledger;
+        if let (Some(lease), Some(newest)) = (self.state.store.current.lease(), ledger.committers.keys().next_back()) {
+            ledger.epoch_lowered |= lease.epoch() < *newest;
+        }
         if matches!(answer, LeaseAnswer::Written(_)) {
             self.state.ledger.joined |= self.state.set_of().is_some_and(|set| !set.is_subset(&before));
             self.state.ledger.recreated |= was_blank;
@@ -584,18 +593,9 @@ impl Step<'_> {
             let may_take = store.may_take(&request.request) || (deletions_left && request.carries.is_some());
             !request.given_up || (request.answer.is_none() && may_take && makes_something)
         });
-        let settled = store.current.lease().is_some() && !deletions_left;
         self.state.links.sort_by_key(|link| (link.backup, link.primary, link.stream));
         if store.current.lease().is_some() && !self.cluster.is_broken(Broken::RecoversFromOldReports) {
             self.state.elector = None;
-        }
-        // Whoever has seen one blank Lease knows of none that is gone.
-        if settled {
-            for number in 0..REPLICAS {
-                if self.state.replicas[number].blanks_seen.len() == 1 {
-                    self.replica(number).blanks_seen.clear();
-                }
-            }
         }
     }
 }

@@ -7,8 +7,8 @@ use understudy_election::{
     Contact, Decision, Elector as Who, Force, Incarnation, Lease, LeaseParts, Register, ReplicaView, Report,
     Role as Says, Spec, StoreState, Stored, Timings, Version, View, decide,
 };
+use understudy_record::ReplicaName;
 use understudy_record::version::{ClusterVersion, VersionRange};
-use understudy_record::{Epoch, ReplicaName};
 use understudy_replication::{LeaseAnswer, LeaseRequest};
 
 use crate::replica::{LATER, LEASE, NAMES, Replica, Role};
@@ -185,20 +185,9 @@ impl Elector {
             },
             timings: Timings { lease_duration: LEASE, ..Timings::default() },
         };
-        let Decision::Elect { lease, .. } = decide(LATER, &view) else { return None };
-        if broken != Some(Broken::RecoversWithoutGap) {
-            return Some(lease);
+        match decide(LATER, &view) {
+            Decision::Elect { lease, .. } => Some(lease),
+            _ => None,
         }
-        let known = self.reports.iter().flatten().map(|report| report.known_epoch.0);
-        Lease::from_parts(LeaseParts {
-            cluster_version: ClusterVersion::FIRST,
-            holder: lease.holder().cloned(),
-            epoch: Epoch(known.max().unwrap_or_default() + 1),
-            given: None,
-            in_sync: lease.in_sync().clone(),
-            duration: LEASE,
-            renewed: None,
-        })
-        .ok()
     }
 }

@@ -218,7 +218,7 @@ fn the_lease_is_deleted_and_somebody_recovers_it() {
 
 #[test]
 fn the_lease_is_deleted_twice() {
-    let bounds = Bounds { publishes: 0, deletions: 2, recoveries: 1, ..PAIR };
+    let bounds = Bounds { publishes: 0, deletions: 2, recoveries: 2, ..PAIR };
     holds(bounds, &[FAILOVER, CONFIRM_AFTER, RECREATED, RECOVERED]);
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Replica {
     pub(crate) orders: Vec<Order>,
     pub(crate) role: Role,
     pub(crate) connects: u8,
-    /// Blank Leases that this process has seen, in their order. One from before the last is gone for good.
+    /// Blank Leases that this process has seen, in their order, since it knew which is the present one.
     pub(crate) blanks_seen: Vec<Incarnation>,
 }
 
@@ -123,9 +123,8 @@ impl Replica {
 
     /// It looks at the Lease, which is blank.
     pub(crate) fn see_blank(&mut self, incarnation: &Incarnation) {
-        if self.blanks_seen.last() != Some(incarnation) {
-            self.blanks_seen.push(incarnation.clone());
-        }
+        self.blanks_seen.retain(|seen| seen != incarnation);
+        self.blanks_seen.push(incarnation.clone());
     }
 
     /// Its log as it will be once the journal has carried out its orders.

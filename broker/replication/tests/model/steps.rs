@@ -51,10 +51,16 @@ impl Cluster {
             }
             Role::Backup(backup, _) => {
                 for (elected, (lease, version)) in state.store.elected.iter().enumerate() {
-                    let ahead = lease.epoch() > backup.history().last().epoch && !self.knows_gone(replica, version);
+                    let ahead = lease.epoch() > backup.history().last().epoch && self.may_act_by(replica, version);
                     if lease.holder() == Some(&replica.identity()) && ahead && lease.epoch() >= backup.known_epoch() {
                         out.push(Action::TakeRole { replica: number, elected });
                     }
+                }
+                if let Stored::Held(lease, version) = &state.store.current
+                    && lease.holder() == Some(&replica.identity())
+                    && !self.may_act_by(replica, version)
+                {
+                    out.push(Action::ReadLease { replica: number });
                 }
                 for primary in (0..REPLICAS).filter(|other| *other != number && replica.connects < bounds.connects) {
                     let linked =
@@ -102,10 +108,10 @@ impl Cluster {
         leader.keeper.clone().poll_request(LATER, true, hears_all).is_ok_and(|request| request.is_some())
     }
 
-    /// Whether the replica ignores what is still seen of a Lease, since it has seen the next (rule 7).
-    pub(crate) fn knows_gone(&self, replica: &Replica, version: &Version) -> bool {
-        let older = replica.blanks_seen.iter().rev().skip(1);
-        !self.is_broken(Broken::ActsByALeaseThatIsGone) && older.into_iter().any(|seen| seen == version.incarnation())
+    /// Whether the replica may take a role by that Lease, however late: it has seen no blank one that may be the next (rule 7).
+    pub(crate) fn may_act_by(&self, replica: &Replica, version: &Version) -> bool {
+        self.is_broken(Broken::ActsByALeaseThatIsGone)
+            || replica.blanks_seen.iter().all(|seen| seen == version.incarnation())
     }
 
     /// Whether a primary whose Lease was deleted may write; `None`: it has a proof to write first, to its log (rule 7). To
