@@ -15,11 +15,16 @@ use crate::world::{Happening, World};
 /// After so many milliseconds.
 pub(crate) const POWER_IS_BACK: std::ops::Range<u64> = 100..2500;
 
+/// Watches of the Lease look for themselves so often.
+const QUIET_WATCH: Duration = Duration::from_secs(2);
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FaultStep {
     PowerBack(usize),
     DiskMended(usize),
     ApiBack,
+    /// As a watch does that has been quiet: nothing that came late is the last that is seen.
+    WatchersList,
 }
 
 impl World {
@@ -214,6 +219,10 @@ impl World {
             }
             FaultStep::DiskMended(machine) => self.machines[machine].disk.set_faults(Faults::default()),
             FaultStep::ApiBack => self.spread_lease(),
+            FaultStep::WatchersList => {
+                self.spread_lease();
+                self.schedule.after(QUIET_WATCH, Happening::FaultEnds(FaultStep::WatchersList));
+            }
         }
     }
 
@@ -236,7 +245,7 @@ impl World {
             self.freeze(place, now);
         }
         self.spread_lease();
-        // What was late in the storm may be seen after that: watchers list once more.
-        self.schedule.after(self.plan.watch_lag, Happening::FaultEnds(FaultStep::ApiBack));
+        // What was late in the storm may be seen after that.
+        self.schedule.after(self.plan.watch_lag, Happening::FaultEnds(FaultStep::WatchersList));
     }
 }
