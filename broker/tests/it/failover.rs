@@ -208,6 +208,30 @@ fn a_lease_that_is_deleted_is_made_anew_as_it_was() {
     published.check(&drain_numbers(&mut cluster.client(), "work"));
 }
 
+/// Nobody remembers it but the logs. It is created blank, or a person has done that, and written into once all have seen it.
+#[test]
+fn a_lease_that_is_gone_while_nobody_runs_is_recovered() {
+    let mut cluster = Cluster::start();
+    let load = Load::start(cluster.addresses(), "work");
+    let mut epoch = cluster.lease().unwrap().epoch;
+    for made_by_hand in [None, Some("{\"incarnation\": 7, \"counter\": 1}")] {
+        load.await_more(50);
+        cluster.brokers.iter_mut().for_each(crate::harness::Broker::kill);
+        std::fs::remove_file(cluster.lease_file()).unwrap();
+        if let Some(blank) = made_by_hand {
+            std::fs::write(cluster.lease_file(), blank).unwrap();
+        }
+        cluster.brokers.iter_mut().for_each(crate::harness::Broker::restart);
+        let lease = await_some("a Lease with a content", || cluster.lease());
+        assert!(lease.epoch > epoch + 1_000, "epoch {} after {epoch}: nobody knows which were given", lease.epoch);
+        epoch = lease.epoch;
+        cluster.await_all_in_sync();
+    }
+    load.await_more(50);
+    let published = load.stop();
+    published.check(&drain_numbers(&mut cluster.client(), "work"));
+}
+
 #[test]
 fn after_the_whole_cluster_was_down_one_that_lacks_messages_waits_and_says_for_whom() {
     let mut cluster = Cluster::start();
