@@ -43,7 +43,7 @@ sim: need ## The cluster in simulated time: SEEDS=FROM..TO; exits with 1 if a ru
 	$(SIM) $(SEEDS) $(SIM_ARGS)
 
 sim-broken: need ## Each rule broken on purpose: the simulator has to notice
-	$(SIM) 0..400 --broken
+	$(SIM) 0..1000 --broken
 
 clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
 	e2e/clients/run

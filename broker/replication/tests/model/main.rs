@@ -222,6 +222,12 @@ fn the_lease_is_deleted_twice() {
     holds(bounds, &[FAILOVER, CONFIRM_AFTER, RECREATED, RECOVERED]);
 }
 
+#[test]
+fn the_lease_is_deleted_three_times() {
+    let bounds = Bounds { publishes: 0, elections: 0, crashes: 1, deletions: 3, recoveries: 2, ..PAIR };
+    holds(bounds, &[FAILOVER, CONFIRM_AFTER, RECREATED, RECOVERED]);
+}
+
 /// `BROKEN=TakesLowerEpochs` breaks that rule too, and tells the story of what comes of it.
 #[test]
 #[ignore = "bounds come from MODEL"]
