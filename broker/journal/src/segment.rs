@@ -235,6 +235,10 @@ impl Cursor {
         self.offset
     }
 
+    pub(crate) fn into_file(self) -> Arc<dyn StorageFile> {
+        self.file
+    }
+
     pub(crate) fn next(&mut self) -> Result<Option<Item>, ScanError> {
         if self.offset >= self.end {
             return Ok(None);
