@@ -181,6 +181,12 @@ async fn measure(
     let (received_log_bytes, received_backlog_bytes) = (received("log"), received("backlog"));
     tokio::time::sleep(plan.duration).await;
     marks.push(mark());
+    let metrics = ready::get(&primary_http, "/metrics").await.unwrap_or_default();
+    if value_of(&metrics, "understudy_publishers_blocked").is_some_and(|blocked| blocked > 0) {
+        return Err(ours_failed(
+            "publishers are blocked, so the figures say nothing: the disk is nearly full (the backlog takes five times its size), or memory is",
+        ));
+    }
 
     let published = publisher.stop(DRAIN_LIMIT).await;
     ledger.drained(DRAIN_LIMIT).await;

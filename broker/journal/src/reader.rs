@@ -292,11 +292,15 @@ impl LogReader {
         let mut frames = Vec::with_capacity(indexes.len());
         // Where the last one was, and whether it was a piece of a base.
         let mut at: Option<(SegmentId, Cursor, bool)> = None;
+        let mut since = None;
         for &index in indexes {
             let Some(Located { version, id, end, offset, exact }) = self.locate(index)? else {
                 frames.push(None);
                 continue;
             };
+            if *since.get_or_insert(version) != version {
+                return Err(ReadError::Changed); // the cursor may stand where the log was cut since
+            }
             let near = |cursor: &Cursor, was_exact: bool| {
                 // What is near enough is passed over: a jump would read its surroundings anew. A base has no order.
                 let behind = (exact || was_exact) && offset < cursor.offset();
@@ -304,6 +308,7 @@ impl LogReader {
             };
             let mut cursor = match at.take() {
                 Some((open, cursor, was_exact)) if open == id && near(&cursor, was_exact) => cursor,
+                Some((open, cursor, _)) if open == id => Cursor::new(cursor.into_file(), self.store, id, offset, end),
                 _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
             };
             let mut found = None;

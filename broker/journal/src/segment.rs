@@ -41,6 +41,10 @@ const MARK_KIND: u8 = 0x4d;
 /// One read: large enough for a disk to be quick at, small enough that a record kept from it holds on to little else.
 const READ_BYTES: usize = 256 << 10;
 
+/// The first read of a cursor, in bytes; each further one is twice as much, up to [`READ_BYTES`]. Who looks for one message begins
+/// at a signpost near it and stops there: messages of one queue stand far apart where many queues take turns.
+const FIRST_READ_BYTES: usize = 16 << 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum SegmentKind {
     Log,
@@ -217,17 +221,22 @@ pub(crate) struct Cursor {
     ahead: Rope,
     offset: u64,
     end: u64,
+    read_bytes: usize,
 }
 
 impl Cursor {
     /// Of the bytes from `offset`, where an item begins, to `end`.
     pub(crate) fn new(file: Arc<dyn StorageFile>, store: StoreId, id: SegmentId, offset: u64, end: u64) -> Self {
-        Self { file, store, id, ahead: Rope::default(), offset, end }
+        Self { file, store, id, ahead: Rope::default(), offset, end, read_bytes: FIRST_READ_BYTES }
     }
 
     /// Where the next item begins.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
+    }
+
+    pub(crate) fn into_file(self) -> Arc<dyn StorageFile> {
+        self.file
     }
 
     pub(crate) fn next(&mut self) -> Result<Option<Item>, ScanError> {
@@ -271,7 +280,8 @@ impl Cursor {
         while self.ahead.len() < len {
             let from = self.offset + self.ahead.len() as u64;
             let left = usize::try_from(self.end - from).unwrap_or(usize::MAX);
-            let mut chunk = BytesMut::zeroed(left.min(READ_BYTES));
+            let mut chunk = BytesMut::zeroed(left.min(self.read_bytes));
+            self.read_bytes = (self.read_bytes * 2).min(READ_BYTES);
             match self.file.read_at(&mut chunk, from).map_err(ScanError::Io)? {
                 0 => return Err(ScanError::Io(io::ErrorKind::UnexpectedEof.into())),
                 count => chunk.truncate(count),
