@@ -158,7 +158,7 @@ impl Metrics {
         let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.epoch.set(number(status.epoch.0));
         self.last_index.set(number(status.last.index.0));
-        self.durable_index.set(number(status.durable.0));
+        self.durable_index.set(number(status.durable.index.0));
         self.committed_index.set(number(status.committed.0));
         self.in_sync.set(number(status.in_sync.len() as u64));
         self.journal_stalled_ms.set(number(status.journal_stalled_ms));

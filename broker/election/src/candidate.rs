@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{Identity, Member};
+use understudy_record::{Identity, Member, Position};
 
 use crate::Lease;
 use crate::decide::Decision;
@@ -87,6 +87,12 @@ impl View {
     pub(crate) fn heard(&self, name: &understudy_record::ReplicaName) -> Option<&Report> {
         let replica = self.replicas.get(name)?;
         replica.report.as_ref().filter(|_| replica.contact == Contact::Reachable)
+    }
+
+    /// Where that part of its log ends which a confirm may have stood on: what no loss of power takes or, where processes are
+    /// the members, what it has in memory.
+    pub(crate) fn counted_end(&self, report: &Report) -> Position {
+        if self.spec.processes_in_set { report.last } else { report.durable }
     }
 
     /// What each replica that is heard says, in the order of their names.

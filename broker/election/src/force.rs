@@ -18,8 +18,8 @@ pub(crate) fn force_highest(now: Duration, view: &View, observed: &Observed, mus
     let version = observed.lease.cluster_version();
     let fit = |report: &&Report| report.state == StoreState::Clean && report.knows.contains(version);
     let clean: Vec<&Report> = view.all_heard().filter(fit).collect();
-    let highest = clean.iter().map(|report| report.last).max();
-    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
+    let highest = clean.iter().map(|report| view.counted_end(report)).max();
+    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(view.counted_end(report)) == highest).collect();
     let Some(candidate) = best(&equal, view) else {
         return Decision::Wait { reason: WaitReason::NobodyToForce, until: None };
     };
@@ -48,31 +48,35 @@ fn force(now: Duration, view: &View, observed: &Observed, candidate: &Report, mu
     swap(&observed.version, lease, &candidate.identity, FailoverReason::Forced { may_be_lost })
 }
 
-/// Who holds what the candidate holds: two logs that end at the same position are the same log. A damaged store is like no
-/// other: nobody knows what can be read in it.
+/// Who holds what the candidate holds, as firmly: two logs that come to the same position are the same log up to there. A
+/// damaged store is like no other: nobody knows what can be read in it.
 pub(crate) fn set_of(view: &View, candidate: &Report, version: ClusterVersion) -> BTreeSet<Member> {
     let alike = |other: &&Report| {
         let clean = candidate.state == StoreState::Clean && other.state == StoreState::Clean;
         let fit = clean && other.knows.contains(version);
-        other.identity == candidate.identity || (fit && other.last == candidate.last)
+        let end = |report| view.counted_end(report);
+        other.identity == candidate.identity || (fit && end(other) == end(candidate))
     };
     view.all_heard().filter(alike).map(|report| report.identity.member(view.spec.processes_in_set)).collect()
 }
 
 /// `lost`: members of the set that cannot be asked, or are not what they were.
 pub(crate) fn may_be_lost(now: Duration, view: &View, candidate: &Report, mut lost: Vec<LostMember>) -> MayBeLost {
+    let own_end = view.counted_end(candidate);
     let ahead: Vec<Ahead> = view
         .replicas
         .values()
         .filter_map(|replica| {
-            let report = replica.report.as_ref().filter(|report| report.last > candidate.last)?;
-            let last_heard = match replica.contact {
-                Contact::Reachable => LastHeard::Now,
-                Contact::Lost { since, .. } => LastHeard::Ago(now.saturating_sub(since)),
-                Contact::Unknown | Contact::Gone => LastHeard::Unknown,
+            let report = replica.report.as_ref()?;
+            let (end, last_heard) = match replica.contact {
+                Contact::Reachable => (view.counted_end(report), LastHeard::Now),
+                // What it had in memory may have become durable, and been confirmed, since.
+                Contact::Lost { since, .. } => (report.last, LastHeard::Ago(now.saturating_sub(since))),
+                Contact::Unknown | Contact::Gone => (report.last, LastHeard::Unknown),
             };
-            let (records, exact) = records_between(candidate.last, report.last);
-            Some(Ahead { name: report.identity.name.clone(), last: report.last, records, exact, last_heard })
+            let (records, exact) = records_between(own_end, end);
+            let ahead = Ahead { name: report.identity.name.clone(), last: end, records, exact, last_heard };
+            (end > own_end).then_some(ahead)
         })
         .collect();
     lost.retain(|LostMember { member, why }| match why {
@@ -84,7 +88,7 @@ pub(crate) fn may_be_lost(now: Duration, view: &View, candidate: &Report, mut lo
     });
     MayBeLost {
         candidate: candidate.identity.name.clone(),
-        last: candidate.last,
+        last: own_end,
         is_damaged: candidate.state == StoreState::Dirty,
         ahead,
         lost,

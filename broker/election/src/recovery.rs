@@ -112,7 +112,8 @@ fn recover(
         Force::Named(name) => view.heard(name),
     };
     let Some(candidate) = candidate else { return nobody(view, heard, version) };
-    let lost = lost_with_the_lease(view, last, heard, candidate.last, version);
+    let highest = view.counted_end(candidate);
+    let lost = lost_with_the_lease(view, last, heard, highest, version);
     if !lost.is_empty() && view.spec.forced == Force::No {
         return Decision::Blocked { reason: BlockedReason::RecoveryUnsafe { lost } };
     }
@@ -127,7 +128,7 @@ fn recover(
     });
     let may_be_lost = may_be_lost(now, view, candidate, lost);
     let reason = if unheard.is_empty() && may_be_lost.is_nothing() {
-        FailoverReason::Recovered { last: candidate.last }
+        FailoverReason::Recovered { last: highest }
     } else {
         FailoverReason::ForcedRecovery { missing: unheard, may_be_lost }
     };
@@ -136,8 +137,8 @@ fn recover(
 
 fn highest_fit<'a>(view: &View, heard: &[&'a Report], version: ClusterVersion) -> Option<&'a Report> {
     let clean: Vec<&Report> = heard.iter().copied().filter(|report| is_fit(report, version)).collect();
-    let highest = clean.iter().map(|report| report.last).max();
-    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(report.last) == highest).collect();
+    let highest = clean.iter().map(|report| view.counted_end(report)).max();
+    let equal: Vec<&Report> = clean.into_iter().filter(|report| Some(view.counted_end(report)) == highest).collect();
     best(&equal, view)
 }
 
@@ -183,7 +184,8 @@ fn lost_with_the_lease(
         member: report.identity.member(view.spec.processes_in_set),
         why: LostWhy::Damaged,
     }));
-    let ahead = heard.iter().filter(|report| report.last > highest && report.state == StoreState::Clean);
+    let is_ahead = |report: &&&Report| report.state == StoreState::Clean && view.counted_end(report) > highest;
+    let ahead = heard.iter().filter(is_ahead);
     lost.extend(ahead.filter_map(|report| outdated(view, report, version)));
     lost
 }

@@ -110,8 +110,10 @@ pub struct Report {
     pub identity: Identity,
     /// The highest epoch it has persisted.
     pub known_epoch: Epoch,
-    /// Where its log ends.
+    /// Where its log ends, in memory.
     pub last: Position,
+    /// Where that part of it ends which no loss of power takes.
+    pub durable: Position,
     pub state: StoreState,
     /// The newest in-sync set that its log records (rule 7); empty while there is none.
     pub recorded_set: BTreeSet<Member>,

@@ -138,6 +138,7 @@ impl JournalWorker {
 
     fn rebuild(&mut self, mut rebuild: Rebuild, report: &mut dyn FnMut(JournalEvent)) -> Result<(), String> {
         self.give_up_base().map_err(|error| explain(&error))?;
+        self.journal.sync().map_err(|error| explain(&error))?; // what a role begins with is durable
         self.journal
             .reader()
             .replay(&mut |frame| rebuild.take(frame))

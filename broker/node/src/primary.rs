@@ -104,7 +104,7 @@ impl Node {
         let mut outputs = Vec::new();
         // Never lower than what this store knows: somebody may have put the Lease back by hand.
         let cluster_version = lease.cluster_version().max(role.backup.cluster_version());
-        let (history, first) = match role.backup.handle_elected(epoch, cluster_version, &mut outputs) {
+        let log = match role.backup.handle_elected(epoch, cluster_version, &mut outputs) {
             Ok(log) => log,
             Err(error) => {
                 tracing::error!(%epoch, "elected, but cannot take the role: {error}");
@@ -129,7 +129,7 @@ impl Node {
             max_catch_ups: self.config.max_catch_ups,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
-        let primary = Primary::new(self.now, config, epoch, history, first, lease.in_sync().clone());
+        let primary = Primary::new(self.now, config, epoch, log, lease.in_sync().clone());
         let holder = match lease.holder() {
             Some(holder) if is_broken(Variant::ResumeOldRole) => holder.clone(),
             _ => self.me.clone(),

@@ -43,7 +43,8 @@ pub struct NodeStatus {
     pub epoch: Epoch,
     pub last: Position,
     pub first: Index,
-    pub durable: Index,
+    /// The last record that no loss of power takes.
+    pub durable: Position,
     pub committed: Index,
     /// The in-sync set: in force, or as the log last said.
     pub in_sync: Vec<understudy_record::Member>,
@@ -169,7 +170,7 @@ impl Shared {
             epoch: zero.epoch,
             last: zero,
             first: zero.index,
-            durable: zero.index,
+            durable: zero,
             committed: zero.index,
             in_sync: Vec::new(),
             journal_stalled_ms: 0,
@@ -254,9 +255,15 @@ impl Node {
 
     fn status(&self) -> NodeStatus {
         let (first, durable, committed) = match &self.role {
-            Role::Primary(role) => (role.primary.log_first(), role.primary.own_durable(), role.primary.committed()),
-            Role::Backup(role) => (role.backup.first(), role.backup.durable(), role.backup.committed()),
-            Role::Recovering => (Index(0), Index(0), Index(0)),
+            Role::Primary(role) => {
+                let primary = &role.primary;
+                (primary.log_first(), primary.history().position_at(primary.own_durable()), primary.committed())
+            }
+            Role::Backup(role) => {
+                let backup = &role.backup;
+                (backup.first(), backup.history().position_at(backup.durable()), backup.committed())
+            }
+            Role::Recovering => (Index(0), Position::default(), Index(0)),
         };
         NodeStatus {
             me: self.me.clone(),

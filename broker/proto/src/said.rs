@@ -71,7 +71,7 @@ pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Dura
     }
     let recorded_set: BTreeSet<Member> =
         status.in_sync.iter().map(|member| member.parse()).collect::<Result<_, _>>()?;
-    let known_epoch = Epoch(status.epoch);
+    let (known_epoch, last) = (Epoch(status.epoch), position(status.last.as_ref()));
     let role = match status.role() {
         wire::Role::Primary => {
             Role::Primary { epoch: known_epoch, stalled_for: Duration::from_millis(status.journal_stalled_ms) }
@@ -81,7 +81,11 @@ pub fn read(status: &wire::Status, cluster: &str, asked: &ReplicaName, now: Dura
     Ok(Said::Report(Report {
         identity,
         known_epoch,
-        last: position(status.last.as_ref()),
+        last,
+        // A build of before this was said counted its whole log.
+        durable: status
+            .durable_epoch
+            .map_or(last, |epoch| Position { epoch: Epoch(epoch), index: Index(status.durable) }),
         state: if status.clean { StoreState::Clean } else { StoreState::Dirty },
         recorded_set,
         knows: VersionRange {

@@ -11,6 +11,16 @@ pub struct History {
     last: Index,
 }
 
+/// A replica's log as it takes the primary's role: nothing of the new epoch is in it yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnLog {
+    pub history: History,
+    /// First index held as a record.
+    pub first: Index,
+    /// The last record that no loss of power takes.
+    pub durable: Index,
+}
+
 impl History {
     /// `None` if the starts are not in order, or lie beyond the end: no log looks so.
     pub fn new(starts: Vec<Position>, last: Index) -> Option<Self> {
@@ -53,6 +63,11 @@ impl History {
             return None;
         }
         self.starts.iter().rev().find(|start| start.index <= index).map(|start| start.epoch)
+    }
+
+    /// The record at `index`; the beginning of all logs where there is none.
+    pub fn position_at(&self, index: Index) -> Position {
+        self.epoch_at(index).map(|epoch| Position { epoch, index }).unwrap_or_default()
     }
 
     /// The highest index up to which both logs hold the same records.

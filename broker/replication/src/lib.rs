@@ -19,7 +19,7 @@ mod recent;
 pub use backup::{Backup, BackupConfig, BackupOutput, FollowError, RecoveredLog, Session};
 pub use catch_up::CatchUpProgress;
 pub use commit::{Commit, InSyncSet, ProposeError, SwapOutcome};
-pub use history::History;
+pub use history::{History, OwnLog};
 pub use keeper::{KeeperOutput, LeaseAnswer, LeaseKeeper, LeaseRequest};
 pub use message::{
     Acknowledge, Backlog, BacklogQueue, Base, HalfBase, Hello, PrimaryMessage, Records, Refusal, Resume, SyncId,

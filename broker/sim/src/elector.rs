@@ -85,6 +85,7 @@ pub(crate) fn report(status: &NodeStatus, now: Duration) -> Option<Report> {
         identity: status.me.clone(),
         known_epoch: status.epoch,
         last: status.last,
+        durable: status.durable,
         state: if status.is_clean() { StoreState::Clean } else { StoreState::Dirty },
         recorded_set: status.in_sync.iter().cloned().collect(),
         role,

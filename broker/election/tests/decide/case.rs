@@ -66,6 +66,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             identity: identity(text),
             known_epoch: Epoch(3),
             last: Position::new(Epoch(3), Index(50)),
+            durable: Position::new(Epoch(3), Index(50)),
             state: StoreState::Clean,
             recorded_set: lease.in_sync().clone(),
             knows: knows(1, 2),
@@ -140,6 +141,12 @@ impl Case {
 
     pub(crate) fn log_ends(mut self, of: &str, epoch: u64, index: u64) -> Self {
         self.report(of).last = Position::new(Epoch(epoch), Index(index));
+        self.durable_to(of, epoch, index)
+    }
+
+    /// What comes after that in its log is in memory only.
+    pub(crate) fn durable_to(mut self, of: &str, epoch: u64, index: u64) -> Self {
+        self.report(of).durable = Position::new(Epoch(epoch), Index(index));
         self
     }
 
@@ -154,7 +161,8 @@ impl Case {
         let report = self.report(of);
         report.identity.store.0 += 0x90;
         report.identity.process.0 += 1;
-        (report.role, report.last, report.known_epoch) = (Role::Idle, Position::default(), Epoch(0));
+        (report.role, report.known_epoch) = (Role::Idle, Epoch(0));
+        (report.last, report.durable) = (Position::default(), Position::default());
         report.recorded_set.clear();
         self.contact(of, Contact::Reachable)
     }
@@ -247,6 +255,7 @@ impl Case {
             let report = replica.report.as_mut().expect("every replica has reported");
             report.known_epoch = Epoch(0);
             report.last = Position::default();
+            report.durable = report.last;
             report.recorded_set.clear();
             report.role = Role::Idle;
             report.cluster_version = ClusterVersion::FIRST;

@@ -4,7 +4,7 @@ use expect_test::expect;
 use understudy_election::{Contact, Incarnation, Register, Role};
 use understudy_record::Epoch;
 
-use crate::case::{Case, healthy, identity};
+use crate::case::{Case, case, healthy, identity};
 
 #[test]
 fn a_new_cluster_begins_once_every_replica_has_answered() {
@@ -108,6 +108,31 @@ fn logs_that_end_alike_are_alike_and_stay_in_the_set() {
     healthy(&["a", "b", "c"]).log_ends("c", 3, 49).lease_deleted_unseen().check(expect![[r#"
         elect at version 9: epoch 10003 held by a/a/1; in sync: a/a, b/b
         LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
+    "#]]);
+}
+
+/// Rule 7: a confirm stood on what every member had on disk. What is in memory alone, behind a disk that hangs, a loss of
+/// power takes: it makes no log the highest, and nobody a member who has less than that on disk.
+#[test]
+fn only_what_is_durable_counts() {
+    let behind = || healthy(&["a", "b", "c"]).durable_to("b", 3, 49);
+    behind().lease_deleted().check(expect![[r#"
+        elect at version 9: epoch 10003 held by a/a/1; in sync: a/a, c/c
+        LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
+    "#]]);
+    let longest = || behind().log_ends("b", 3, 60).durable_to("b", 3, 49);
+    longest().lease_deleted_unseen().check(expect![[r#"
+        elect at version 9: epoch 10003 held by a/a/1; in sync: a/a, c/c
+        LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:50
+    "#]]);
+    longest().lease_deleted_unseen().new_store("c").forced().check(expect![[r#"
+        elect at version 9: epoch 10003 held by a/a/1; in sync: a/a
+        Forced: forced by a person; not waited for: nobody; a goes on from 3:50; what may be lost: c lost store c and came back with 9c
+    "#]]);
+    let of_processes = || case(&["a", "b", "c"], true).log_ends("b", 3, 60).durable_to("b", 3, 49);
+    of_processes().lease_deleted_unseen().check(expect![[r#"
+        elect at version 9: epoch 10003 held by b/b/1; in sync: b/b/1
+        LeaseRecovered: the Lease was deleted; every replica has answered, and the highest log ends at 3:60
     "#]]);
 }
 

@@ -54,8 +54,8 @@ impl Backup {
         self.history = history.ok_or_else(|| FollowError::BadBase("its epochs are not in order".into()))?;
         self.first = sync_point.index.next();
         (self.committed, self.applied, self.floor) = (sync_point.index, sync_point.index, sync_point.index);
-        self.durable = Index(0);
-        self.session += 1; // what the journal still reports of the old log says nothing of the new one
+        self.session += 1;
+        (self.durable, self.log_session) = (Index(0), self.session);
         self.pending.clear();
         self.building = Building::Base(Box::new(CatchUp::new(now, self.known_epoch, &base)));
         self.completed = None;

@@ -16,7 +16,7 @@ use understudy_record::version::{ClusterVersion, UnknownVersion, VersionRange};
 use understudy_record::{BacklogCursor, Epoch, Frame, Identity, Index, QueueId};
 
 use crate::catch_up::{CatchUp, CatchUpProgress};
-use crate::history::History;
+use crate::history::{History, OwnLog};
 use crate::message::{Acknowledge, HalfBase, Hello, Records, Resume, SyncId, Welcome};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +29,7 @@ pub struct BackupConfig {
     pub knows: VersionRange,
 }
 
-/// What was found on disk.
+/// What was found on disk: all of it durable.
 #[derive(Clone, Debug)]
 pub struct RecoveredLog {
     pub known_epoch: Epoch,
@@ -159,6 +159,8 @@ pub struct Backup {
     pending: VecDeque<Frame>,
     durable: Index,
     session: Session,
+    /// Since the log was last cut or replaced: what the journal reports of an earlier one says nothing of this log.
+    log_session: Session,
     /// The journal has reported under this session, so the epoch that came before it is on disk (rule 2).
     epoch_is_durable: bool,
     link: Link,
@@ -183,9 +185,10 @@ impl Backup {
             floor: floor.max(applied),
             applied,
             pending,
-            durable: Index(0),
+            durable: history.last().index,
             history,
             session: 0,
+            log_session: 0,
             epoch_is_durable: false,
             link: Link::Down { since: now, reset: false },
             building: Building::Nothing,
@@ -222,6 +225,7 @@ impl Backup {
         self.committed
     }
 
+    /// The last record that no loss of power takes from this log.
     pub fn durable(&self) -> Index {
         self.durable
     }
@@ -379,8 +383,8 @@ impl Backup {
                         self.pending.pop_back();
                     }
                     out.push(BackupOutput::Truncate(after));
+                    (self.durable, self.log_session) = (self.durable.min(after), self.session);
                 }
-                self.durable = self.durable.min(after);
                 self.link = Link::Following { primary, last_heard: now };
                 out.push(BackupOutput::Barrier(self.session));
             }
@@ -445,8 +449,11 @@ impl Backup {
         Ok(())
     }
 
-    /// The journal has made everything of this session up to `index` durable.
+    /// The journal has made everything up to `index` durable, and what that session ordered before.
     pub fn handle_durable(&mut self, session: Session, index: Index, out: &mut Vec<BackupOutput>) {
+        if session >= self.log_session {
+            self.durable = self.durable.max(index).min(self.history.last().index);
+        }
         if session != self.session {
             return;
         }
@@ -456,7 +463,6 @@ impl Backup {
             Link::AwaitingBase { .. } => return self.epoch_is_durable = true,
             Link::Down { .. } | Link::Greeting { .. } => return,
         }
-        self.durable = self.durable.max(index).min(self.history.last().index);
         let (durable, received) = (self.durable, self.history.last().index);
         out.push(BackupOutput::Acknowledge(Acknowledge { epoch: self.known_epoch, durable, received }));
     }
@@ -491,7 +497,7 @@ impl Backup {
     }
 
     /// This process has been elected: it takes no records from now on, its whole log stays, and the epoch is made
-    /// durable before anything is written under it. Returns the log's history and first index.
+    /// durable before anything is written under it.
     ///
     /// # Errors
     /// If the epoch is over already, the log is not whole (such a store is in no in-sync set), or this build does not know
@@ -501,7 +507,7 @@ impl Backup {
         epoch: Epoch,
         version: ClusterVersion,
         out: &mut Vec<BackupOutput>,
-    ) -> Result<(History, Index), FollowError> {
+    ) -> Result<OwnLog, FollowError> {
         if !matches!(self.building, Building::Nothing) {
             return Err(FollowError::OutOfPlace { what: "an election of a store that is catching up" });
         }
@@ -512,7 +518,7 @@ impl Backup {
         self.admit_epoch(epoch, out)?;
         self.session += 1;
         out.push(BackupOutput::Apply(self.pending.drain(..).collect()));
-        Ok((self.history.clone(), self.first))
+        Ok(OwnLog { history: self.history.clone(), first: self.first, durable: self.durable })
     }
 
     fn floor(&self) -> Index {

@@ -16,7 +16,7 @@ use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Member, Position};
 
 use crate::commit::{Commit, InSyncSet, SwapOutcome};
-use crate::history::History;
+use crate::history::{History, OwnLog};
 use crate::message::{Acknowledge, Hello, PrimaryMessage, Resume, SyncId, Welcome};
 use crate::recent::Recent;
 
@@ -165,15 +165,9 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// `history` ends before this epoch's first record, which is the next one appended. `in_force`: the set that elected it.
-    pub fn new(
-        now: Duration,
-        config: PrimaryConfig,
-        epoch: Epoch,
-        history: History,
-        log_first: Index,
-        in_force: InSyncSet,
-    ) -> Self {
+    /// `log` ends before this epoch's first record, which is the next one appended. `in_force`: the set that elected it.
+    pub fn new(now: Duration, config: PrimaryConfig, epoch: Epoch, log: OwnLog, in_force: InSyncSet) -> Self {
+        let OwnLog { history, first: log_first, durable: own_durable } = log;
         let member = config.me.member(config.replicated_only);
         let start = history.last().index.next();
         let lost = in_force.iter().filter(|other| **other != member);
@@ -189,7 +183,7 @@ impl Primary {
             confirmable: Index(0),
             history,
             log_first,
-            own_durable: Index(0),
+            own_durable,
             uncommitted_bytes: 0,
             undurable_bytes: 0,
             followers: BTreeMap::new(),

@@ -126,7 +126,8 @@ impl World {
         let in_force = [id(1).member(false)].into();
         let (mut core, mut out) = (Core::new(seed), Outputs::default());
         core.promote(&mut out);
-        let mut primary = Primary::new(Duration::ZERO, config, EPOCH, History::default(), Index(1), in_force);
+        let log = OwnLog { history: History::default(), first: Index(1), durable: Index(0) };
+        let mut primary = Primary::new(Duration::ZERO, config, EPOCH, log, in_force);
         primary.handle_lease_held(Duration::ZERO, &mut Vec::new());
         Self {
             rng: StdRng::seed_from_u64(seed),

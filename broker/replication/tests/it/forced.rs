@@ -26,8 +26,8 @@ fn a_damaged_store_takes_the_role_with_the_log_it_has() {
     let mut backup = Backup::new(Duration::ZERO, config, log);
     assert!(!backup.is_clean(), "no election without a person takes it");
     let mut outputs = Vec::new();
-    let (history, _) = backup.handle_elected(Epoch(2), ClusterVersion::FIRST, &mut outputs).unwrap();
-    assert_eq!(history.last().index, Index(7));
+    let log = backup.handle_elected(Epoch(2), ClusterVersion::FIRST, &mut outputs).unwrap();
+    assert_eq!(log.history.last().index, Index(7));
     let epoch_kept = outputs.iter().any(|output| matches!(output, BackupOutput::PersistEpoch(Epoch(2))));
     assert!(epoch_kept, "the epoch is made durable like in any election: {outputs:?}");
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "the simulation makes the frames it reads")]
 
 mod catch_up;
+mod durable;
 mod forced;
 mod mended;
 mod node;

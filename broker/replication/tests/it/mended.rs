@@ -62,7 +62,8 @@ fn hello(n: u64, process: u64, history: History) -> Hello {
     }
 }
 fn pair() -> (Primary, Vec<PrimaryOutput>) {
-    let mut p = Primary::new(at(0), config(false), Epoch(1), History::default(), Index(1), set(&[1, 2, 3], false));
+    let log = OwnLog { history: History::default(), first: Index(1), durable: Index(0) };
+    let mut p = Primary::new(at(0), config(false), Epoch(1), log, set(&[1, 2, 3], false));
     let mut out = Vec::new();
     p.handle_lease_held(at(0), &mut out);
     p.handle_appended(at(0), &[frame(1, 10, 0)], &mut out);

@@ -266,7 +266,7 @@ impl Node {
         }
         let mut out = Vec::new();
         let version = lease.cluster_version().max(backup.cluster_version());
-        let Ok((history, first)) = backup.handle_elected(lease.epoch(), version, &mut out) else { return };
+        let Ok(log) = backup.handle_elected(lease.epoch(), version, &mut out) else { return };
         self.carry_out_backup(now, out);
         self.acts.push(Act::HangUp);
         let config = PrimaryConfig {
@@ -282,7 +282,7 @@ impl Node {
             max_catch_ups: 1,
         };
         let in_sync: Vec<_> = lease.in_sync().iter().cloned().collect();
-        let primary = Primary::new(now, config, lease.epoch(), history, first, lease.in_sync().clone());
+        let primary = Primary::new(now, config, lease.epoch(), log, lease.in_sync().clone());
         let mut keeper = LeaseKeeper::new(now, self.identity(), lease, lease_version, LEASE);
         keeper.raise(version);
         self.role = Role::Primary(Box::new(primary), Box::new(keeper));

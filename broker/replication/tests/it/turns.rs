@@ -52,7 +52,9 @@ fn primary(epoch: u64, before: History) -> Primary {
     };
     let first = before.last().index.0 + 1;
     let in_force = [id(1, 1).member(false)].into();
-    let mut primary = Primary::new(at(0), config, Epoch(epoch), before, Index(1), in_force);
+    let durable = before.last().index;
+    let log = OwnLog { history: before, first: Index(1), durable };
+    let mut primary = Primary::new(at(0), config, Epoch(epoch), log, in_force);
     let frames: Vec<_> = (first..first + 10).map(|index| frame(epoch, index, index - 1)).collect();
     let mut out = Vec::new();
     primary.handle_lease_held(at(0), &mut out);

@@ -40,7 +40,8 @@ fn primary() -> Primary {
         version: ClusterVersion(2),
     };
     let set = REPLICAS.map(|n| id(n).member(false)).into();
-    let mut primary = Primary::new(at(0), config, Epoch(1), History::default(), Index(1), set);
+    let log = OwnLog { history: History::default(), first: Index(1), durable: Index(0) };
+    let mut primary = Primary::new(at(0), config, Epoch(1), log, set);
     let members = REPLICAS.map(|n| id(n).member(false)).to_vec();
     let start = Record::EpochStart { primary: id(1), in_sync: members };
     let position = Position::new(Epoch(1), Index(1));

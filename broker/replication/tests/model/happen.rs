@@ -8,7 +8,7 @@ use understudy_election::{Lease, Version};
 use understudy_record::version::ClusterVersion;
 use understudy_record::{Body, Epoch, Index, Message, QueueId, Record, ShortStr};
 use understudy_replication::{
-    Acknowledge, BackupOutput, FollowError, History, KeeperOutput, LeaseAnswer, LeaseRequest, PrimaryMessage,
+    Acknowledge, BackupOutput, FollowError, KeeperOutput, LeaseAnswer, LeaseRequest, OwnLog, PrimaryMessage,
     PrimaryOutput, StreamId, SwapOutcome,
 };
 
@@ -508,22 +508,22 @@ impl Step<'_> {
             return false;
         }
         let mut out = Vec::new();
-        let Ok((history, _)) = backup.handle_elected(lease.epoch(), ClusterVersion::FIRST, &mut out) else {
+        let Ok(log) = backup.handle_elected(lease.epoch(), ClusterVersion::FIRST, &mut out) else {
             return false;
         };
         self.carry_out_backup(number, out);
         self.hang_up(number);
         let of_this_epoch = |it: &Arc<Replica>| it.received().iter().any(|frame| frame.position.epoch == lease.epoch());
         self.state.ledger.epoch_lowered |= self.state.replicas.iter().any(of_this_epoch);
-        self.begin(number, history, lease, written);
+        self.begin(number, log, lease, written);
         true
     }
 
-    fn begin(&mut self, number: usize, history: History, lease: Lease, written: Version) {
+    fn begin(&mut self, number: usize, log: OwnLog, lease: Lease, written: Version) {
         let in_memory = self.cluster.names_processes();
         let in_sync = lease.in_sync().iter().cloned().collect();
         let replica = self.replica(number);
-        replica.lead(history, lease, written, in_memory);
+        replica.lead(log, lease, written, in_memory);
         let primary = replica.identity();
         self.write(number, Record::EpochStart { primary, in_sync });
         if self.cluster.is_broken(Broken::CommitsBeforeOwnWrite) {
@@ -536,7 +536,8 @@ impl Step<'_> {
         let (lease, written) = self.state.store.elected[elected].clone();
         self.hang_up(number);
         let Some(backup) = self.state.replicas[number].backup() else { return };
-        self.begin(number, backup.history().clone(), lease, written);
+        let log = OwnLog { history: backup.history().clone(), first: backup.first(), durable: backup.durable() };
+        self.begin(number, log, lease, written);
     }
 
     // What fails.

@@ -130,16 +130,17 @@ impl LeaseStore {
 
 /// What a replica says of itself to an elector.
 pub(crate) fn report(replica: &Replica) -> Option<Report> {
-    let (known_epoch, last, role) = match &replica.role {
+    let (known_epoch, last, durable, role) = match &replica.role {
         Role::Down => return None,
         Role::Backup(backup, _) => {
             let epoch = backup.known_epoch();
             let role = if backup.primary().is_some() { Says::Hears { epoch } } else { Says::Idle };
-            (epoch, backup.history().last(), role)
+            (epoch, backup.history().last(), backup.history().position_at(backup.durable()), role)
         }
         Role::Primary(leader) => {
             let epoch = leader.primary.epoch();
-            (epoch, leader.primary.last(), Says::Primary { epoch, stalled_for: std::time::Duration::ZERO })
+            let durable = leader.primary.history().position_at(leader.primary.own_durable());
+            (epoch, leader.primary.last(), durable, Says::Primary { epoch, stalled_for: std::time::Duration::ZERO })
         }
     };
     let recorded = replica.received().iter().rev().find_map(understudy_record::Frame::in_sync_set);
@@ -149,6 +150,7 @@ pub(crate) fn report(replica: &Replica) -> Option<Report> {
         identity: replica.identity(),
         known_epoch,
         last,
+        durable,
         state: StoreState::Clean,
         recorded_set: recorded.into_iter().flatten().collect(),
         role,
@@ -169,6 +171,9 @@ impl Elector {
                 let mut report = report.clone();
                 if let Some(report) = report.as_mut().filter(|_| broken == Some(Broken::RecoversFromOldReports)) {
                     report.blank_seen = Some(blank.incarnation().clone());
+                }
+                if let Some(report) = report.as_mut().filter(|_| broken == Some(Broken::RecoversByMemory)) {
+                    report.durable = report.last;
                 }
                 (name, ReplicaView { contact, report })
             })

@@ -32,7 +32,7 @@ use cluster::{Action, Cluster, Ledger, State, Used};
 use happen::Step;
 use lease_store::LeaseStore;
 use replica::{LEASE, Replica};
-use rules::{Bounds, Broken, CALM, JOINING, PAIR};
+use rules::{Bounds, Broken, CALM, JOINING, LAGGING, PAIR};
 
 impl Model for Cluster {
     type State = State;
@@ -214,6 +214,11 @@ fn the_lease_is_deleted_and_somebody_recovers_it() {
     holds(bounds, &[FAILOVER, CONFIRM_AFTER, RECREATED, RECOVERED]);
     holds(Bounds { publishes: 0, knowing_electors: true, ..bounds }, &[RECREATED, RECOVERED]);
     holds(Bounds { publishes: 0, lost_answers: 1, ..bounds }, &[RECREATED, RECOVERED]);
+}
+
+#[test]
+fn the_lease_is_deleted_while_a_journal_lags() {
+    holds(LAGGING, &[RECREATED, RECOVERED]);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use understudy_election::{Incarnation, Lease, Version};
 use understudy_record::version::{ClusterVersion, VersionRange};
 use understudy_record::{Epoch, Frame, Identity, Index, Position, ProcessId, Record, ReplicaName, StoreId};
 use understudy_replication::{
-    Backup, BackupConfig, History, LeaseKeeper, Primary, PrimaryConfig, RecoveredLog, Session,
+    Backup, BackupConfig, History, LeaseKeeper, OwnLog, Primary, PrimaryConfig, RecoveredLog, Session,
 };
 
 pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -163,7 +163,7 @@ impl Replica {
     }
 
     /// The log at `epoch`'s beginning becomes a primary's.
-    pub(crate) fn lead(&mut self, history: History, lease: Lease, version: Version, in_memory: bool) {
+    pub(crate) fn lead(&mut self, log: OwnLog, lease: Lease, version: Version, in_memory: bool) {
         let config = PrimaryConfig {
             max_catch_ups: 1,
             knows: VersionRange::OWN,
@@ -177,7 +177,7 @@ impl Replica {
             resume_records: u64::MAX,
         };
         let in_force = lease.in_sync().clone();
-        let primary = Primary::new(BEGIN, config, lease.epoch(), history, Index(1), in_force);
+        let primary = Primary::new(BEGIN, config, lease.epoch(), log, in_force);
         let keeper = LeaseKeeper::new(BEGIN, self.identity(), lease, version, LEASE);
         self.role = Role::Primary(Box::new(Leader { primary, keeper, proof: None }));
     }

@@ -5,8 +5,8 @@
 pub(crate) struct Bounds {
     /// How many of the three replicas are in sync at first; the others hold nothing.
     pub(crate) in_sync: usize,
-    /// Replicas outside the set follow too, and join.
-    pub(crate) newcomers: bool,
+    /// So many replicas outside the set follow too, and join.
+    pub(crate) newcomers: usize,
     pub(crate) publishes: u8,
     pub(crate) elections: u8,
     /// A primary finds that the members without a stream have been silent for too long.
@@ -71,6 +71,8 @@ pub(crate) enum Broken {
     ActsByALeaseThatIsGone,
     /// 7: recovery believes what replicas said before the blank Lease was there.
     RecoversFromOldReports,
+    /// 7: recovery counts what a replica has in memory.
+    RecoversByMemory,
     /// 8: a restarted process resumes as the primary it was.
     ResumesAfterRestart,
 }
@@ -78,7 +80,7 @@ pub(crate) enum Broken {
 /// A cluster of three in sync in which nothing happens but one message and one election.
 pub(crate) const CALM: Bounds = Bounds {
     in_sync: 3,
-    newcomers: false,
+    newcomers: 0,
     publishes: 1,
     elections: 1,
     silences: 0,
@@ -99,11 +101,15 @@ pub(crate) const CALM: Bounds = Bounds {
 pub(crate) const PAIR: Bounds = Bounds { in_sync: 2, ..CALM };
 
 /// Two are in sync, and the third follows and joins.
-pub(crate) const JOINING: Bounds = Bounds { newcomers: true, elections: 0, ..PAIR };
+pub(crate) const JOINING: Bounds = Bounds { newcomers: 1, elections: 0, ..PAIR };
+
+/// One is in sync, another follows whose journal takes its time; the Lease goes, and the primary.
+pub(crate) const LAGGING: Bounds =
+    Bounds { in_sync: 1, deletions: 1, recoveries: 1, crashes: 1, slow_journals: true, ..JOINING };
 
 impl Broken {
     /// Each with its rule and with bounds that are wide enough to find it out.
-    pub(crate) const ALL: [(u8, Self, Bounds); 19] = [
+    pub(crate) const ALL: [(u8, Self, Bounds); 20] = [
         (1, Self::ElectsOutsiders, PAIR),
         (1, Self::NewStoreIsOldStore, Bounds { elections: 0, lost_disks: 1, ..CALM }),
         (2, Self::TakesLowerEpochs, Bounds { connects: 2, ..CALM }),
@@ -122,6 +128,7 @@ impl Broken {
         (7, Self::CreationsCarryAState, Bounds { publishes: 0, deletions: 2, recoveries: 1, ..PAIR }),
         (7, Self::ActsByALeaseThatIsGone, Bounds { publishes: 0, deletions: 2, recoveries: 2, ..PAIR }),
         (7, Self::RecoversFromOldReports, Bounds { publishes: 0, deletions: 1, recoveries: 1, ..CALM }),
+        (7, Self::RecoversByMemory, LAGGING),
         (8, Self::ResumesAfterRestart, Bounds { crashes: 1, ..JOINING }),
     ];
 }
@@ -134,7 +141,7 @@ impl Bounds {
             let value: u8 = value.parse().expect("a setting's value is a small number");
             match name {
                 "in_sync" => self.in_sync = value.into(),
-                "newcomers" => self.newcomers = value > 0,
+                "newcomers" => self.newcomers = value.into(),
                 "publishes" => self.publishes = value,
                 "elections" => self.elections = value,
                 "silences" => self.silences = value,

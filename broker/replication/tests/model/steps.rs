@@ -67,7 +67,8 @@ impl Cluster {
                         state.links.iter().any(|link| link.open && (link.backup, link.primary) == (number, primary));
                     let leader = state.replicas[primary].leader();
                     let me = replica.identity().member(self.names_processes());
-                    let wanted = |leader: &Leader| bounds.newcomers || leader.primary.in_force().contains(&me);
+                    let follows = bounds.newcomers > 0 && number < bounds.in_sync + bounds.newcomers;
+                    let wanted = |leader: &Leader| follows || leader.primary.in_force().contains(&me);
                     if leader.is_some_and(wanted) && !linked {
                         out.push(Action::Connect { backup: number, primary });
                     }
