@@ -78,6 +78,10 @@ pub struct Phase {
     pub delivered_rate: f64,
     /// Longest time without any confirm while messages waited for one; 0: none of 20 ms.
     pub longest_pause_ms: f64,
+    /// When it began, since the beginning of the phase.
+    pub longest_pause_at_seconds: f64,
+    /// How many are longer than the goal.
+    pub long_pauses: usize,
 }
 
 impl CatchUpReport {
@@ -179,7 +183,8 @@ async fn measure(
     let received =
         |kind: &str| value_of(&metrics, &format!("understudy_replication_received_bytes_total{{kind=\"{kind}\"}}"));
     let (received_log_bytes, received_backlog_bytes) = (received("log"), received("backlog"));
-    tokio::time::sleep(plan.duration).await;
+    // A disk that falters does so in its own time: it is watched for as long without a catch-up as with one.
+    tokio::time::sleep(plan.duration.max(ready.saturating_duration_since(started))).await;
     marks.push(mark());
     let metrics = ready::get(&primary_http, "/metrics").await.unwrap_or_default();
     if value_of(&metrics, "understudy_publishers_blocked").is_some_and(|blocked| blocked > 0) {
@@ -262,12 +267,19 @@ impl Mark {
         // A pause counts where it ends or lies.
         let within = |silence: &&Silence| silence.until > self.at && silence.from < end.at;
         let pauses = published.silences.iter().filter(within);
-        let pauses = pauses.map(|silence| silence.until.min(end.at).saturating_sub(silence.from.max(self.at)));
+        let pauses = pauses.map(|silence| {
+            let from = silence.from.max(self.at);
+            (silence.until.min(end.at).saturating_sub(from), from.saturating_sub(self.at))
+        });
+        let long_pauses = pauses.clone().filter(|(length, _)| length.as_secs_f64() * 1e3 > PAUSE_GOAL_MS).count();
+        let (longest, longest_at) = pauses.max().unwrap_or_default();
         Phase {
             seconds,
             confirmed_rate: rate(self.confirmed, end.confirmed),
             delivered_rate: rate(self.delivered, end.delivered),
-            longest_pause_ms: pauses.max().unwrap_or_default().as_secs_f64() * 1e3,
+            longest_pause_ms: longest.as_secs_f64() * 1e3,
+            longest_pause_at_seconds: longest_at.as_secs_f64(),
+            long_pauses,
         }
     }
 }
@@ -286,8 +298,14 @@ impl fmt::Display for CatchUpReport {
         )?;
         writeln!(
             f,
-            "{:<24}{:>9}{:>18}{:>18}{:>18}",
-            "", "s", "confirmed msg/s", "delivered msg/s", "longest pause ms"
+            "{:<24}{:>9}{:>18}{:>18}{:>18}{:>12}{:>12}",
+            "",
+            "s",
+            "confirmed msg/s",
+            "delivered msg/s",
+            "longest pause ms",
+            "it began s",
+            format!("over {PAUSE_GOAL_MS} ms")
         )?;
         let rows = [
             ("before", self.before),
@@ -296,11 +314,15 @@ impl fmt::Display for CatchUpReport {
             ("after", self.after),
         ];
         for (name, phase) in rows {
-            let pause = if phase.longest_pause_ms > 0.0 { number(phase.longest_pause_ms) } else { "< 20".to_owned() };
+            let (pause, at) = if phase.longest_pause_ms > 0.0 {
+                (number(phase.longest_pause_ms), format!("{:.1}", phase.longest_pause_at_seconds))
+            } else {
+                ("< 20".to_owned(), String::new())
+            };
             writeln!(
                 f,
-                "{name:<24}{:>9.1}{:>18.0}{:>18.0}{pause:>18}",
-                phase.seconds, phase.confirmed_rate, phase.delivered_rate
+                "{name:<24}{:>9.1}{:>18.0}{:>18.0}{pause:>18}{at:>12}{:>12}",
+                phase.seconds, phase.confirmed_rate, phase.delivered_rate, phase.long_pauses
             )?;
         }
         writeln!(
@@ -344,13 +366,19 @@ mod tests {
         let mark = |ms, count| Mark { at: at(ms), confirmed: count, delivered: count / 2 };
         let phase = mark(1000, 100).until(&mark(2000, 600), &published);
         assert!((phase.longest_pause_ms - 40.0).abs() < 1e-6, "{phase:?}");
+        assert!((phase.longest_pause_at_seconds - 0.5).abs() < 1e-6, "{phase:?}");
+        assert_eq!(mark(500, 0).until(&mark(2000, 600), &published).long_pauses, 1, "that of 130 ms");
         assert!((phase.confirmed_rate - 500.0).abs() < 1e-6 && (phase.delivered_rate - 250.0).abs() < 1e-6);
     }
 
     #[test]
     fn both_goals_count_and_are_told() {
-        let phase =
-            |rate, pause| Phase { seconds: 1.0, confirmed_rate: rate, delivered_rate: rate, longest_pause_ms: pause };
+        let phase = |rate, pause| Phase {
+            confirmed_rate: rate,
+            delivered_rate: rate,
+            longest_pause_ms: pause,
+            ..Phase::default()
+        };
         let mut report = CatchUpReport {
             before: phase(100.0, 0.0),
             during: phase(90.0, 40.0),

@@ -55,7 +55,7 @@ impl Segment {
 
     /// An offset at or before record `index`, which is in this segment.
     pub(crate) fn signpost(&self, index: Index) -> u64 {
-        signpost(&self.signposts, index)
+        signpost(&self.signposts, index).0
     }
 
     pub(crate) fn cut(&mut self, len: u64) {
@@ -64,9 +64,11 @@ impl Segment {
     }
 }
 
-pub(crate) fn signpost(signposts: &[(Index, u64)], index: Index) -> u64 {
+/// Between which offsets `index` is; no second one if it is after the last signpost.
+pub(crate) fn signpost(signposts: &[(Index, u64)], index: Index) -> (u64, Option<u64>) {
     let after = signposts.partition_point(|(next, _)| *next <= index);
-    after.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |at| signposts[at].1)
+    let begin = after.checked_sub(1).map_or(SEGMENT_HEADER_BYTES, |at| signposts[at].1);
+    (begin, signposts.get(after).map(|(_, offset)| *offset))
 }
 
 /// What the writer tells its readers.
@@ -156,6 +158,8 @@ struct Located {
     /// Where the message begins if `exact`, else at or before it.
     offset: u64,
     exact: bool,
+    /// Where it ends at the latest, if a signpost tells.
+    until: Option<u64>,
 }
 
 pub struct LogReader {
@@ -294,7 +298,7 @@ impl LogReader {
         let mut at: Option<(SegmentId, Cursor, bool)> = None;
         let mut since = None;
         for &index in indexes {
-            let Some(Located { version, id, end, offset, exact }) = self.locate(index)? else {
+            let Some(Located { version, id, end, offset, exact, until }) = self.locate(index)? else {
                 frames.push(None);
                 continue;
             };
@@ -306,22 +310,28 @@ impl LogReader {
                 let behind = (exact || was_exact) && offset < cursor.offset();
                 !behind && offset <= cursor.offset() + SIGNPOST_BYTES
             };
+            let from = |file: Arc<dyn StorageFile>| {
+                let reach = until.map_or(0, |until| until.saturating_sub(offset));
+                Cursor::new(file, self.store, id, offset, end).reading_first(reach)
+            };
             let mut cursor = match at.take() {
                 Some((open, cursor, was_exact)) if open == id && near(&cursor, was_exact) => cursor,
-                Some((open, cursor, _)) if open == id => Cursor::new(cursor.into_file(), self.store, id, offset, end),
-                _ => Cursor::new(self.open(id, version)?, self.store, id, offset, end),
+                Some((open, cursor, _)) if open == id => from(cursor.into_file()),
+                _ => from(self.open(id, version)?),
             };
             let mut found = None;
             while let Some(item) = cursor.next().map_err(|error| self.scan_error(error, version, id))? {
                 let Item::Frame(frame) = item else { continue };
                 match frame.message_index() {
                     Some(other) if other == index => {
-                        found = Some(frame);
+                        // Its surroundings' memory is free for the next read: new memory costs more than the copy.
+                        let is_small = (frame.len() as u64) < SIGNPOST_BYTES;
+                        found = Some(if is_small { frame.detached() } else { frame });
                         break;
                     }
                     // Nothing that comes later in such a segment has a lower index.
                     Some(other) if other > index && !exact => {
-                        cursor = Cursor::new(self.open(id, version)?, self.store, id, offset, end);
+                        cursor = from(self.open(id, version)?);
                         break;
                     }
                     _ => {}
@@ -346,13 +356,13 @@ impl LogReader {
                     (segment.id, segment.len, known)
                 } else if let Some((id, offset)) = shared.older.base_message(index) {
                     let len = shared.segments.iter().find(|segment| segment.id == id).map_or(0, |segment| segment.len);
-                    return Ok(Some(Located { version, id, end: len, offset, exact: true }));
+                    return Ok(Some(Located { version, id, end: len, offset, exact: true, until: None }));
                 } else {
                     return Ok(None);
                 };
                 if let Some(signposts) = signposts {
-                    let offset = signpost(signposts, index);
-                    return Ok(Some(Located { version, id, end: len, offset, exact: false }));
+                    let (offset, until) = signpost(signposts, index);
+                    return Ok(Some(Located { version, id, end: len, offset, exact: false, until }));
                 }
                 (version, id, len)
             };

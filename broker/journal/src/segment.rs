@@ -235,6 +235,12 @@ impl Cursor {
         self.offset
     }
 
+    /// The first read takes `bytes`, up to [`READ_BYTES`]: what is looked for reaches so far at most, and comes with one read.
+    pub(crate) fn reading_first(self, bytes: u64) -> Self {
+        let read_bytes = usize::try_from(bytes).unwrap_or(usize::MAX).clamp(FIRST_READ_BYTES, READ_BYTES);
+        Self { read_bytes, ..self }
+    }
+
     pub(crate) fn into_file(self) -> Arc<dyn StorageFile> {
         self.file
     }

@@ -3,6 +3,7 @@
 mod story;
 
 use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use story::*;
@@ -260,11 +261,12 @@ fn a_reader_that_stood_in_a_cut_tail_reads_the_new_one() {
 struct Interrupted {
     disk: SimStorage,
     during_read: Interruption,
+    reads: Arc<AtomicUsize>,
 }
 
 type Interruption = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
-struct InterruptedFile(Arc<dyn StorageFile>, Interruption);
+struct InterruptedFile(Arc<dyn StorageFile>, Interruption, Arc<AtomicUsize>);
 
 impl Storage for Interrupted {
     fn list(&self) -> io::Result<Vec<String>> {
@@ -274,7 +276,7 @@ impl Storage for Interrupted {
         self.disk.create(name)
     }
     fn open(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
-        Ok(Arc::new(InterruptedFile(self.disk.open(name)?, self.during_read.clone())))
+        Ok(Arc::new(InterruptedFile(self.disk.open(name)?, self.during_read.clone(), self.reads.clone())))
     }
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.disk.rename(from, to)
@@ -305,6 +307,7 @@ impl StorageFile for InterruptedFile {
         if let Some(interruption) = interruption {
             interruption();
         }
+        self.2.fetch_add(1, Ordering::Relaxed);
         self.0.read_at(into, offset)
     }
     fn len(&self) -> io::Result<u64> {
@@ -321,7 +324,8 @@ fn read_interrupted_by(
     replay: bool,
 ) -> Result<Vec<Frame>, ReadError> {
     let during_read = Interruption::default();
-    let mut journal = open(Interrupted { disk: SimStorage::new(), during_read: during_read.clone() }).journal;
+    let disk = Interrupted { disk: SimStorage::new(), during_read: during_read.clone(), reads: Arc::default() };
+    let mut journal = open(disk).journal;
     journal.append(&records(1, 1..=5)).expect("in order");
     let mut reader = journal.reader();
     *during_read.lock().expect("nobody panicked") = Some(Box::new(move || change(&mut journal)));
@@ -352,6 +356,27 @@ fn a_log_that_changes_under_a_reader_is_told() {
         assert!(matches!(base, Err(ReadError::Changed)), "{base:?}");
         let more = read_interrupted_by(|journal| journal.append(&records(1, 6..=9)).unwrap(), replay);
         assert!(more.unwrap().starts_with(&records(1, 1..=5)));
+    }
+}
+
+/// As a catch-up finds a queue's messages where many queues take turns.
+#[test]
+fn a_message_far_from_the_others_comes_with_one_read_and_holds_on_to_no_more_than_itself() {
+    let reads = Arc::<AtomicUsize>::default();
+    let disk = Interrupted { disk: SimStorage::new(), during_read: Interruption::default(), reads: reads.clone() };
+    let (mut journal, _) = Journal::open(Arc::new(disk), Options::default(), STORE, &mut |_| Ok(())).expect("opens");
+    let written: Vec<Frame> = (1..=100).map(|index| sized(1, index, 5000)).collect();
+    journal.append(&written).expect("appends");
+    let indexes: Vec<Index> = (1..=91).step_by(9).map(Index).collect();
+    let before = reads.load(Ordering::Relaxed);
+    let frames = journal.reader().messages(&indexes).expect("all are there");
+    assert_eq!(reads.load(Ordering::Relaxed) - before, indexes.len());
+    for (frame, index) in frames.into_iter().zip(indexes) {
+        assert_eq!(frame, written[index.0 as usize - 1]);
+        let (body, len) = (frame.body().to_contiguous(), frame.len());
+        drop(frame);
+        let held = body.try_into_mut().expect("nobody else has it").capacity();
+        assert!(held <= len, "{held} bytes are kept for a frame of {len}");
     }
 }
 

@@ -198,6 +198,15 @@ impl Frame {
         is_part.then_some(&self.body)
     }
 
+    /// The same in memory of its own: it holds on to nothing that the frame was read with.
+    pub fn detached(&self) -> Self {
+        let mut whole = BytesMut::with_capacity(self.len());
+        self.pieces().for_each(|piece| whole.extend_from_slice(piece));
+        let mut whole = whole.freeze();
+        let head = whole.split_to(self.head.len());
+        Self { head, body: Body::new(whole), ..*self }
+    }
+
     /// The message that this frame carries, in memory of its own: it holds on to nothing that the frame was read with.
     ///
     /// # Errors

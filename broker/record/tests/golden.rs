@@ -673,6 +673,7 @@ fn a_frame_knows_its_message() {
     let frame = Frame::record(position, Index(0), &publish, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(7)));
     assert_eq!(frame.detached_message(), Ok(Some(message())));
+    assert_eq!(frame.detached(), frame);
     let targets = || vec![queue(5)];
     for record in [
         Record::Staged { targets: targets(), message: message() },
