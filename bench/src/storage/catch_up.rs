@@ -27,6 +27,8 @@ pub const THROUGHPUT_GOAL: f64 = 0.85;
 pub const PAUSE_GOAL_MS: f64 = 50.0;
 /// What the bare copy moves at most: enough to be past all caches' first kindness, and no more of the disk.
 const MAX_COPY_BYTES: u64 = 1 << 30;
+/// At the end at most: what is published meanwhile needs disk, too.
+const WATCHED_AFTER: Duration = Duration::from_secs(60);
 const READY_LIMIT: Duration = Duration::from_secs(1800);
 const SHRINK_LIMIT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
@@ -184,7 +186,8 @@ async fn measure(
         |kind: &str| value_of(&metrics, &format!("understudy_replication_received_bytes_total{{kind=\"{kind}\"}}"));
     let (received_log_bytes, received_backlog_bytes) = (received("log"), received("backlog"));
     // A disk that falters does so in its own time: it is watched for as long without a catch-up as with one.
-    tokio::time::sleep(plan.duration.max(ready.saturating_duration_since(started))).await;
+    let as_long = ready.saturating_duration_since(started).min(WATCHED_AFTER);
+    tokio::time::sleep(plan.duration.max(as_long)).await;
     marks.push(mark());
     let metrics = ready::get(&primary_http, "/metrics").await.unwrap_or_default();
     if value_of(&metrics, "understudy_publishers_blocked").is_some_and(|blocked| blocked > 0) {
