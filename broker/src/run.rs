@@ -239,6 +239,7 @@ fn server_config(config: &Config) -> ServerConfig {
         "connection.blocked",
         "exchange_exchange_bindings",
         "per_consumer_qos",
+        "consumer_priorities",
         "authentication_failure_close",
     ] {
         capabilities.insert(short(name), FieldValue::Bool(true));

@@ -1,5 +1,7 @@
 //! Consumers: their coming and going, their limits, and `basic.get`.
 
+use std::cmp::Reverse;
+
 use bytes::Bytes;
 use understudy_record::{QueueId, ShortStr};
 
@@ -39,16 +41,31 @@ impl Core {
         refuse_locked(queue, origin)?;
         let table = arguments::decode(&wish.arguments).ok_or_else(error::malformed_table)?;
         arguments::check_consumer(&table, &error::queue(&name))?;
-        let taken = queue.session.exclusive_consumer || (wish.exclusive && !queue.session.consumers.is_empty());
-        if taken {
+        let alone = queue.has_single_active_consumer() || !queue.session.consumers.is_empty();
+        if queue.session.exclusive_consumer || (wish.exclusive && alone) {
             return Err(error::in_exclusive_use(&name));
         }
         let id = queue.id;
         let tag = if wish.tag.is_empty() { self.random_name("amq.ctag") } else { wish.tag.detached() };
-        let consumer = self.add_consumer(origin, id, tag.clone(), wish.no_ack, prefetch);
+        // Nothing waits for an acknowledgement of a consumer that gives none, so no limit applies to it.
+        let prefetch = if wish.no_ack { 0 } else { prefetch };
+        let consumer = self.add_consumer(Consumer {
+            connection: origin.connection,
+            channel: origin.channel,
+            tag: tag.clone(),
+            queue: id,
+            no_ack: wish.no_ack,
+            prefetch,
+            priority: arguments::consumer_priority(&table),
+            unacked: 0,
+            turn: Turn::NotStarted,
+        });
         if let Some(queue) = self.state.queues.get_mut(&id) {
             queue.session.consumers.push(consumer);
             queue.session.exclusive_consumer = wish.exclusive;
+            if queue.has_single_active_consumer() {
+                queue.session.single_active.get_or_insert(consumer);
+            }
         }
         if wish.no_wait {
             self.start_consumer(consumer);
@@ -58,22 +75,12 @@ impl Core {
         Ok(())
     }
 
-    fn add_consumer(
-        &mut self,
-        origin: Origin,
-        queue: QueueId,
-        tag: ShortStr,
-        no_ack: bool,
-        prefetch: u16,
-    ) -> ConsumerId {
+    fn add_consumer(&mut self, consumer: Consumer) -> ConsumerId {
         self.last_consumer.0 += 1;
         let id = self.last_consumer;
-        let Origin { connection, channel } = origin;
-        let turn = Turn::NotStarted;
-        // Nothing waits for an acknowledgement of a consumer that gives none, so no limit applies to it.
-        let prefetch = if no_ack { 0 } else { prefetch };
-        self.channel_mut(origin).consumers.insert(tag.clone(), id);
-        self.consumers.insert(id, Consumer { connection, channel, tag, queue, no_ack, prefetch, unacked: 0, turn });
+        let origin = Origin { connection: consumer.connection, channel: consumer.channel };
+        self.channel_mut(origin).consumers.insert(consumer.tag.clone(), id);
+        self.consumers.insert(id, consumer);
         id
     }
 
@@ -105,6 +112,13 @@ impl Core {
             queue.session.exclusive_consumer = false;
             // Its head is no longer spared.
             self.state.evictable.note(queue);
+        }
+        if queue.session.single_active == Some(id) {
+            let priority = |id: &ConsumerId| self.consumers.get(id).map(|consumer| consumer.priority);
+            let next = queue.session.consumers.iter().copied().max_by_key(|id| (priority(id), Reverse(*id)));
+            queue.session.single_active = next;
+            // One whose consume-ok is not out yet begins with that.
+            next.into_iter().for_each(|next| self.resume_consumer(next));
         }
         Some(consumer.queue)
     }

@@ -38,8 +38,7 @@
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
 //! `x-max-length`, `x-max-length-bytes`, `x-overflow`, `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
-//! `x-max-priority`, `x-single-active-consumer`, `x-queue-mode`, `x-delivery-limit`, `alternate-exchange`, the consumer's
-//! `x-priority`, and the message property `expiration`. The headers `CC` and `BCC` do not route.
+//! `x-max-priority`, `x-queue-mode`, `x-delivery-limit`, and the message property `expiration`.
 //!
 //! [`Record`]: understudy_record::Record
 
@@ -51,6 +50,7 @@ mod client;
 mod command;
 mod confirms;
 mod consume;
+mod copies;
 mod core;
 mod declare;
 mod delivery;

@@ -9,6 +9,7 @@ use understudy_record::{Body, Index, Message, PartRef, QueueId, Record};
 use crate::arguments;
 use crate::client::Origin;
 use crate::command::Publish;
+use crate::copies;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
@@ -18,16 +19,22 @@ impl Core {
     pub(crate) fn publish(&mut self, origin: Origin, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
         let properties = Properties::from_raw(publish.properties.clone());
         let parts = self.take_upload(origin);
-        if let Err(failure) = self.check_publish(origin, &publish, &properties) {
-            self.discard(parts.as_ref(), out);
-            return Err(failure);
-        }
-        let targets = self.state.route(&publish.exchange, &Routed::new(&publish.routing_key, &publish.properties));
+        let checked = self.check_publish(origin, &publish, &properties).and_then(|()| copies::of(&properties));
+        let (more_keys, stripped) = match checked {
+            Ok(copies) => copies,
+            Err(failure) => {
+                self.discard(parts.as_ref(), out);
+                return Err(failure);
+            }
+        };
+        let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties);
+        let targets = self.state.route(&publish.exchange, &routed);
         let transactional = self.is_transactional(origin);
         // In a transaction its queues may still go before the commit.
         let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
         let persistent = on_disk && properties.is_persistent();
         let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
+        let properties = stripped.unwrap_or(properties);
         let message = Message { exchange, routing_key, properties, persistent, parts, body };
         if transactional {
             return self.publish_later(origin, message, targets, mandatory, out);

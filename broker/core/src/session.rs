@@ -145,6 +145,8 @@ pub(crate) struct Consumer {
     pub(crate) no_ack: bool,
     /// 0: no limit.
     pub(crate) prefetch: u16,
+    /// `x-priority`: as long as it may take messages nobody below gets any.
+    pub(crate) priority: i64,
     pub(crate) unacked: u32,
     pub(crate) turn: Turn,
 }
@@ -155,7 +157,8 @@ pub(crate) enum Turn {
     NotStarted,
     /// In its queue's list of consumers that take messages in turn.
     Active,
-    /// It could not take the last message offered: a limit, or a client that does not read.
+    /// It could not take the last message offered: a limit, a client that does not read, or a queue with a single active
+    /// consumer, which is another one.
     Parked,
 }
 

@@ -12,6 +12,7 @@ mod errors;
 mod harness;
 mod large;
 mod memory;
+mod priorities;
 mod random;
 mod replicas;
 mod scrub;
