@@ -240,6 +240,7 @@ fn server_config(config: &Config) -> ServerConfig {
         "exchange_exchange_bindings",
         "per_consumer_qos",
         "consumer_priorities",
+        "direct_reply_to",
         "authentication_failure_close",
     ] {
         capabilities.insert(short(name), FieldValue::Bool(true));

@@ -10,6 +10,7 @@ use crate::client::Origin;
 use crate::command::DeliveryTag;
 use crate::core::Core;
 use crate::declare::{count, refuse_locked};
+use crate::direct_reply::is_pseudo_queue;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::session::{Answer, Consumer, ConsumerId, Reply, Turn, Unacked};
@@ -28,14 +29,18 @@ pub(crate) struct Wish {
 
 impl Core {
     pub(crate) fn consume(&mut self, origin: Origin, wish: Wish, out: &mut Outputs) -> Result<(), Failure> {
+        if is_pseudo_queue(&wish.queue) {
+            return self.consume_replies(origin, wish, out);
+        }
         let channel = self.channel_mut(origin);
         if channel.consumers.len() >= crate::MAX_CONSUMERS_PER_CHANNEL {
             return Err(error::too_many_consumers(crate::MAX_CONSUMERS_PER_CHANNEL));
         }
-        if channel.consumers.contains_key(&wish.tag) {
+        let taken = channel.consumers.contains_key(&wish.tag);
+        if taken || self.has_reply_consumer_tag(origin, &wish.tag) {
             return Err(error::consumer_tag_in_use(&wish.tag));
         }
-        let prefetch = channel.consumer_prefetch;
+        let prefetch = self.channel_mut(origin).consumer_prefetch;
         let name = self.resolve(origin, wish.queue)?;
         let queue = self.queue_named(&name)?;
         refuse_locked(queue, origin)?;
@@ -46,7 +51,7 @@ impl Core {
             return Err(error::in_exclusive_use(&name));
         }
         let id = queue.id;
-        let tag = if wish.tag.is_empty() { self.random_name("amq.ctag") } else { wish.tag.detached() };
+        let tag = if wish.tag.is_empty() { self.random_name("amq.ctag-") } else { wish.tag.detached() };
         // Nothing waits for an acknowledgement of a consumer that gives none, so no limit applies to it.
         let prefetch = if wish.no_ack { 0 } else { prefetch };
         let consumer = self.add_consumer(Consumer {
@@ -92,7 +97,10 @@ impl Core {
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
-        let queue = self.channel_mut(origin).consumers.remove(&tag).and_then(|id| self.forget_consumer(id));
+        let queue = match self.cancel_replies(origin, &tag) {
+            true => None,
+            false => self.channel_mut(origin).consumers.remove(&tag).and_then(|id| self.forget_consumer(id)),
+        };
         self.reply_unless(no_wait, origin, EffectKind::BasicCancelOk { consumer_tag: tag }, out);
         if let Some(queue) = queue {
             self.delete_if_abandoned(queue, out);

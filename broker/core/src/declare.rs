@@ -128,6 +128,9 @@ impl Core {
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
+        if self.is_reply_name(&name) {
+            return self.declared_replies(origin, name, no_wait, out);
+        }
         let queue = self.queue_named(&name)?;
         refuse_locked(queue, origin)?;
         self.declared(origin, queue.id, no_wait, out);
@@ -143,9 +146,12 @@ impl Core {
         arguments: Bytes,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
+        if self.is_reply_name(&name) {
+            return self.declared_replies(origin, name, no_wait, out);
+        }
         let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let name = match name.is_empty() {
-            true => self.random_name("amq.gen"),
+            true => self.random_name("amq.gen-"),
             false => {
                 refuse_reserved_name("queue", &name)?;
                 name
@@ -193,6 +199,19 @@ impl Core {
             }
         }
         Ok(id)
+    }
+
+    /// As RabbitMQ says of a name that answers may be published to.
+    fn declared_replies(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let reply = EffectKind::QueueDeclareOk { name, message_count: 0, consumer_count: 1 };
+        self.reply_unless(no_wait, origin, reply, out);
+        Ok(())
     }
 
     fn declared(&mut self, origin: Origin, id: QueueId, no_wait: bool, out: &mut Outputs) {

@@ -30,6 +30,7 @@ impl Core {
     /// call again without waiting.
     pub fn deliver(&mut self, out: &mut Outputs) -> bool {
         self.write_settled(out);
+        self.hand_out_answers(out);
         let (mut messages, mut bytes) = (MAX_DELIVERIES_PER_STEP, MAX_DELIVERED_BYTES_PER_STEP);
         while messages > 0 && bytes > 0 {
             let Some(id) = self.dirty.pop_front() else { break };

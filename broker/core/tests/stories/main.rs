@@ -8,6 +8,7 @@
 mod confirms;
 mod consumers;
 mod desk;
+mod direct_replies;
 mod errors;
 mod harness;
 mod large;
