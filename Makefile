@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test unit sim sim-broken clients fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients conformance fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ sim-broken: need ## Each rule broken on purpose: the simulator has to notice
 
 clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and after a failover
 	e2e/clients/run
+
+conformance: release ## Suites that others wrote, against ours and RabbitMQ: CONFORMANCE="--suite kombu --only ours --seed 7"
+	e2e/conformance/run $(CONFORMANCE)
 
 fmt: need ## Format
 	$(CARGO) fmt --all

@@ -239,6 +239,8 @@ fn server_config(config: &Config) -> ServerConfig {
         "connection.blocked",
         "exchange_exchange_bindings",
         "per_consumer_qos",
+        "consumer_priorities",
+        "direct_reply_to",
         "authentication_failure_close",
     ] {
         capabilities.insert(short(name), FieldValue::Bool(true));

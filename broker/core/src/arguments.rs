@@ -27,16 +27,18 @@ const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     ("x-queue-mode", check_queue_mode),
     ("x-queue-version", check_queue_version),
     ("x-queue-master-locator", check_text),
-    ("x-single-active-consumer", check_bool),
+    (SINGLE_ACTIVE_CONSUMER, check_bool),
     (QUEUE_TYPE, check_queue_type),
     ("x-delivery-limit", check_not_negative),
 ];
 
-const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [("x-priority", check_int), ("x-cancel-on-ha-failover", check_bool)];
+const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [(PRIORITY, check_int), ("x-cancel-on-ha-failover", check_bool)];
 
 pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 pub(crate) const REPLICATE: &str = "x-understudy-replicate";
+const PRIORITY: &str = "x-priority";
+const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
 const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
@@ -82,6 +84,16 @@ pub(crate) fn check_exchange_name(name: &str, table: &FieldTable, object: &str) 
         }
         _ => Ok(()),
     }
+}
+
+/// 0 if it says nothing.
+pub(crate) fn consumer_priority(table: &FieldTable) -> i64 {
+    table.get(PRIORITY).and_then(FieldValue::as_int).unwrap_or(0)
+}
+
+pub(crate) fn wants_single_active_consumer(arguments: &Bytes) -> bool {
+    let table = decode(arguments);
+    table.as_ref().and_then(|table| table.get(SINGLE_ACTIVE_CONSUMER)).and_then(FieldValue::as_bool).unwrap_or(false)
 }
 
 fn check(known: &[(&str, Check)], table: &FieldTable, object: &str) -> Result<(), Failure> {

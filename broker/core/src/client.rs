@@ -150,6 +150,9 @@ impl Core {
         let cut_off = self.take_upload(origin);
         self.discard(cut_off.as_ref(), out);
         self.unconfirmed -= channel.confirms.as_ref().map_or(0, |confirms| confirms.waiting());
+        if let Some(consumer) = &channel.reply_consumer {
+            self.forget_reply_consumer(origin, consumer);
+        }
         let mut left: Vec<QueueId> = Vec::new();
         for consumer in channel.consumers.values() {
             left.extend(self.forget_consumer(*consumer));

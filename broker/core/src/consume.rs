@@ -1,5 +1,7 @@
 //! Consumers: their coming and going, their limits, and `basic.get`.
 
+use std::cmp::Reverse;
+
 use bytes::Bytes;
 use understudy_record::{QueueId, ShortStr};
 
@@ -8,6 +10,7 @@ use crate::client::Origin;
 use crate::command::DeliveryTag;
 use crate::core::Core;
 use crate::declare::{count, refuse_locked};
+use crate::direct_reply::is_pseudo_queue;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::session::{Answer, Consumer, ConsumerId, Reply, Turn, Unacked};
@@ -26,29 +29,48 @@ pub(crate) struct Wish {
 
 impl Core {
     pub(crate) fn consume(&mut self, origin: Origin, wish: Wish, out: &mut Outputs) -> Result<(), Failure> {
+        if is_pseudo_queue(&wish.queue) {
+            return self.consume_replies(origin, wish, out);
+        }
         let channel = self.channel_mut(origin);
         if channel.consumers.len() >= crate::MAX_CONSUMERS_PER_CHANNEL {
             return Err(error::too_many_consumers(crate::MAX_CONSUMERS_PER_CHANNEL));
         }
-        if channel.consumers.contains_key(&wish.tag) {
+        let taken = channel.consumers.contains_key(&wish.tag);
+        if taken || self.has_reply_consumer_tag(origin, &wish.tag) {
             return Err(error::consumer_tag_in_use(&wish.tag));
         }
-        let prefetch = channel.consumer_prefetch;
+        let prefetch = self.channel_mut(origin).consumer_prefetch;
         let name = self.resolve(origin, wish.queue)?;
         let queue = self.queue_named(&name)?;
         refuse_locked(queue, origin)?;
         let table = arguments::decode(&wish.arguments).ok_or_else(error::malformed_table)?;
         arguments::check_consumer(&table, &error::queue(&name))?;
-        let taken = queue.session.exclusive_consumer || (wish.exclusive && !queue.session.consumers.is_empty());
-        if taken {
+        let alone = queue.has_single_active_consumer() || !queue.session.consumers.is_empty();
+        if queue.session.exclusive_consumer || (wish.exclusive && alone) {
             return Err(error::in_exclusive_use(&name));
         }
         let id = queue.id;
-        let tag = if wish.tag.is_empty() { self.random_name("amq.ctag") } else { wish.tag.detached() };
-        let consumer = self.add_consumer(origin, id, tag.clone(), wish.no_ack, prefetch);
+        let tag = if wish.tag.is_empty() { self.random_name("amq.ctag-") } else { wish.tag.detached() };
+        // Nothing waits for an acknowledgement of a consumer that gives none, so no limit applies to it.
+        let prefetch = if wish.no_ack { 0 } else { prefetch };
+        let consumer = self.add_consumer(Consumer {
+            connection: origin.connection,
+            channel: origin.channel,
+            tag: tag.clone(),
+            queue: id,
+            no_ack: wish.no_ack,
+            prefetch,
+            priority: arguments::consumer_priority(&table),
+            unacked: 0,
+            turn: Turn::NotStarted,
+        });
         if let Some(queue) = self.state.queues.get_mut(&id) {
             queue.session.consumers.push(consumer);
             queue.session.exclusive_consumer = wish.exclusive;
+            if queue.has_single_active_consumer() {
+                queue.session.single_active.get_or_insert(consumer);
+            }
         }
         if wish.no_wait {
             self.start_consumer(consumer);
@@ -58,22 +80,12 @@ impl Core {
         Ok(())
     }
 
-    fn add_consumer(
-        &mut self,
-        origin: Origin,
-        queue: QueueId,
-        tag: ShortStr,
-        no_ack: bool,
-        prefetch: u16,
-    ) -> ConsumerId {
+    fn add_consumer(&mut self, consumer: Consumer) -> ConsumerId {
         self.last_consumer.0 += 1;
         let id = self.last_consumer;
-        let Origin { connection, channel } = origin;
-        let turn = Turn::NotStarted;
-        // Nothing waits for an acknowledgement of a consumer that gives none, so no limit applies to it.
-        let prefetch = if no_ack { 0 } else { prefetch };
-        self.channel_mut(origin).consumers.insert(tag.clone(), id);
-        self.consumers.insert(id, Consumer { connection, channel, tag, queue, no_ack, prefetch, unacked: 0, turn });
+        let origin = Origin { connection: consumer.connection, channel: consumer.channel };
+        self.channel_mut(origin).consumers.insert(consumer.tag.clone(), id);
+        self.consumers.insert(id, consumer);
         id
     }
 
@@ -85,7 +97,10 @@ impl Core {
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
-        let queue = self.channel_mut(origin).consumers.remove(&tag).and_then(|id| self.forget_consumer(id));
+        let queue = match self.cancel_replies(origin, &tag) {
+            true => None,
+            false => self.channel_mut(origin).consumers.remove(&tag).and_then(|id| self.forget_consumer(id)),
+        };
         self.reply_unless(no_wait, origin, EffectKind::BasicCancelOk { consumer_tag: tag }, out);
         if let Some(queue) = queue {
             self.delete_if_abandoned(queue, out);
@@ -105,6 +120,13 @@ impl Core {
             queue.session.exclusive_consumer = false;
             // Its head is no longer spared.
             self.state.evictable.note(queue);
+        }
+        if queue.session.single_active == Some(id) {
+            let priority = |id: &ConsumerId| self.consumers.get(id).map(|consumer| consumer.priority);
+            let next = queue.session.consumers.iter().copied().max_by_key(|id| (priority(id), Reverse(*id)));
+            queue.session.single_active = next;
+            // One whose consume-ok is not out yet begins with that.
+            next.into_iter().for_each(|next| self.resume_consumer(next));
         }
         Some(consumer.queue)
     }

@@ -12,6 +12,7 @@ use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Recor
 use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
+use crate::direct_reply::DirectReplies;
 use crate::effect::Outputs;
 use crate::gates::Gates;
 use crate::load::Loads;
@@ -43,6 +44,7 @@ pub struct Core {
     /// Of each channel, the parts that came ahead of the message that will claim them.
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     pub(crate) transactions: Transactions,
+    pub(crate) direct_replies: DirectReplies,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
     /// Of queues and exchanges whose declares do not say.
@@ -80,6 +82,7 @@ impl Core {
             loads: Loads::default(),
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
+            direct_replies: DirectReplies::default(),
             cluster_version: 1,
             default_replication: Replicate::All,
             unconfirmed: 0,
@@ -240,11 +243,11 @@ impl Core {
         index
     }
 
-    /// `prefix-` and 128 random bits in the URL-safe base 64 alphabet.
+    /// `prefix` and 128 random bits in the URL-safe base 64 alphabet.
     pub(crate) fn random_name(&mut self, prefix: &str) -> ShortStr {
         let mut random = [0; 16];
         self.rng.fill_bytes(&mut random);
-        let name = format!("{prefix}-{}", base64_url(&random));
+        let name = format!("{prefix}{}", base64_url(&random));
         ShortStr::try_from(name.as_str()).expect("a prefix and 22 characters are below 255 bytes")
     }
 

@@ -30,6 +30,12 @@ pub(crate) struct QueueFlags {
     pub(crate) auto_delete: bool,
 }
 
+/// The consumers of a queue that was deleted by record `deleted`, of clients that understand what that means.
+struct Cancelled {
+    deleted: Index,
+    consumers: Vec<(Origin, ShortStr)>,
+}
+
 impl Core {
     // ---- exchanges
 
@@ -128,6 +134,9 @@ impl Core {
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
+        if self.is_reply_name(&name) {
+            return self.declared_replies(origin, name, no_wait, out);
+        }
         let queue = self.queue_named(&name)?;
         refuse_locked(queue, origin)?;
         self.declared(origin, queue.id, no_wait, out);
@@ -143,9 +152,12 @@ impl Core {
         arguments: Bytes,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
+        if self.is_reply_name(&name) {
+            return self.declared_replies(origin, name, no_wait, out);
+        }
         let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let name = match name.is_empty() {
-            true => self.random_name("amq.gen"),
+            true => self.random_name("amq.gen-"),
             false => {
                 refuse_reserved_name("queue", &name)?;
                 name
@@ -195,6 +207,19 @@ impl Core {
         Ok(id)
     }
 
+    /// As RabbitMQ says of a name that answers may be published to.
+    fn declared_replies(
+        &mut self,
+        origin: Origin,
+        name: ShortStr,
+        no_wait: bool,
+        out: &mut Outputs,
+    ) -> Result<(), Failure> {
+        let reply = EffectKind::QueueDeclareOk { name, message_count: 0, consumer_count: 1 };
+        self.reply_unless(no_wait, origin, reply, out);
+        Ok(())
+    }
+
     fn declared(&mut self, origin: Origin, id: QueueId, no_wait: bool, out: &mut Outputs) {
         let Some(queue) = self.state.queues.get(&id) else { return };
         let name = queue.spec.name.clone();
@@ -215,7 +240,7 @@ impl Core {
         out: &mut Outputs,
     ) -> Result<(), Failure> {
         let name = self.resolve(origin, name)?;
-        let mut message_count = 0;
+        let (mut message_count, mut told) = (0, None);
         if let Ok(queue) = self.queue_named(&name) {
             refuse_locked(queue, origin)?;
             if if_empty && queue.ready() > 0 {
@@ -225,16 +250,31 @@ impl Core {
                 return Err(error::in_use(error::queue(&name)));
             }
             message_count = count(queue.ready());
-            self.delete_queue(queue.id, out);
+            told = self.remove_queue(queue.id, out);
         }
         let reply = EffectKind::QueueDeleteOk { message_count };
         self.reply_after(self.state.topology_index, no_wait, origin, reply, out);
+        // As in RabbitMQ: whoever deletes a queue that it consumes from hears so afterwards.
+        self.tell_consumers(told, out);
         Ok(())
     }
 
     /// Its consumers are told, if their clients understand (P9); what they have not acknowledged is gone with it.
     pub(crate) fn delete_queue(&mut self, id: QueueId, out: &mut Outputs) {
-        let Some(queue) = self.state.queues.get_mut(&id) else { return };
+        let told = self.remove_queue(id, out);
+        self.tell_consumers(told, out);
+    }
+
+    fn tell_consumers(&mut self, told: Option<Cancelled>, out: &mut Outputs) {
+        let Some(Cancelled { deleted, consumers }) = told else { return };
+        for (origin, consumer_tag) in consumers {
+            self.reply_after(deleted, false, origin, EffectKind::BasicCancel { consumer_tag }, out);
+        }
+    }
+
+    /// Returns whom to tell.
+    fn remove_queue(&mut self, id: QueueId, out: &mut Outputs) -> Option<Cancelled> {
+        let queue = self.state.queues.get_mut(&id)?;
         let session = std::mem::take(&mut queue.session);
         self.settled.remove(&id);
         let sources = self.state.sources_of(&Destination::Queue(id));
@@ -242,6 +282,7 @@ impl Core {
         if let Some(owner) = session.owner.and_then(|owner| self.connections.get_mut(&owner)) {
             owner.exclusive_queues.remove(&id);
         }
+        let mut consumers = Vec::new();
         for consumer in session.consumers {
             let Some(consumer) = self.consumers.remove(&consumer) else { continue };
             let origin = Origin { connection: consumer.connection, channel: consumer.channel };
@@ -249,10 +290,13 @@ impl Core {
             let notify = connection.info.consumer_cancel_notify;
             let Some(channel) = connection.channels.get_mut(&origin.channel) else { continue };
             channel.consumers.remove(&consumer.tag);
-            self.reply_after(gate, !notify, origin, EffectKind::BasicCancel { consumer_tag: consumer.tag }, out);
+            if notify {
+                consumers.push((origin, consumer.tag));
+            }
         }
         self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
         self.delete_unbound_exchanges(sources, out);
+        Some(Cancelled { deleted: gate, consumers })
     }
 
     /// An auto-delete queue that has just lost its last consumer.

@@ -1,14 +1,16 @@
 //! Handing messages to consumers: queues in turn, the consumers of a queue in turn, committed messages only. Only queues
 //! that have both a message and a consumer that may take it are looked at. A message that is not in memory is read back first.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use understudy_record::{Index, Message, QueueId};
 
 use crate::client::Origin;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
-use crate::session::{ConsumerId, Turn, Unacked};
+use crate::session::{Consumer, ConsumerId, Turn, Unacked};
 use crate::{MAX_DELIVERED_BYTES_PER_STEP, MAX_DELIVERIES_PER_STEP, MAX_DELIVERIES_PER_TURN};
 
 /// Why a queue's turn ended.
@@ -28,6 +30,7 @@ impl Core {
     /// call again without waiting.
     pub fn deliver(&mut self, out: &mut Outputs) -> bool {
         self.write_settled(out);
+        self.hand_out_answers(out);
         let (mut messages, mut bytes) = (MAX_DELIVERIES_PER_STEP, MAX_DELIVERED_BYTES_PER_STEP);
         while messages > 0 && bytes > 0 {
             let Some(id) = self.dirty.pop_front() else { break };
@@ -102,10 +105,7 @@ impl Core {
     ) {
         if let Some(queue) = self.state.queues.get_mut(&queue) {
             queue.hand_out(index);
-            // The next message is for the next in turn.
-            if queue.session.active.len() > 1 {
-                queue.session.active.rotate_left(1);
-            }
+            end_turn(&mut queue.session.active, &self.consumers);
             self.state.evictable.note(queue);
         }
         let Some(consumer) = self.consumers.get_mut(&id) else { return };
@@ -156,9 +156,38 @@ impl Core {
     fn enter_turn(&mut self, id: ConsumerId, from: Turn) {
         let Some(consumer) = self.consumers.get_mut(&id).filter(|consumer| consumer.turn == from) else { return };
         let Some(queue) = self.state.queues.get_mut(&consumer.queue) else { return };
+        if queue.session.single_active.is_some_and(|active| active != id) {
+            consumer.turn = Turn::Parked;
+            return;
+        }
         consumer.turn = Turn::Active;
-        queue.session.active.push_back(id);
-        let queue = consumer.queue;
-        self.mark_dirty(queue);
+        let (queue_id, priority) = (consumer.queue, consumer.priority);
+        let place = place_of(priority, &queue.session.active, &self.consumers);
+        queue.session.active.insert(place, id);
+        self.mark_dirty(queue_id);
     }
+}
+
+type Consumers = HashMap<ConsumerId, Consumer>;
+
+/// The next message is for the next in turn, of those with the priority of the first.
+fn end_turn(active: &mut VecDeque<ConsumerId>, consumers: &Consumers) {
+    let Some(first) = active.front().copied().filter(|_| active.len() > 1) else { return };
+    let priority = priority(first, consumers);
+    if active.back().is_some_and(|last| self::priority(*last, consumers) == priority) {
+        return active.rotate_left(1);
+    }
+    active.pop_front();
+    active.insert(place_of(priority, active, consumers), first);
+}
+
+/// Behind all that have at least this priority.
+fn place_of(priority: i64, active: &VecDeque<ConsumerId>, consumers: &Consumers) -> usize {
+    let below = |id: &ConsumerId| self::priority(*id, consumers) < priority;
+    // Mostly all have the same.
+    if active.back().is_none_or(|last| !below(last)) { active.len() } else { active.partition_point(|id| !below(id)) }
+}
+
+fn priority(id: ConsumerId, consumers: &Consumers) -> i64 {
+    consumers.get(&id).map_or(0, |consumer| consumer.priority)
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
-use understudy_protocol::{FieldTable, Properties};
+use understudy_protocol::{FieldTable, FieldValue, Properties};
 use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, Replicate, ShortStr};
 
+use crate::arguments::{self, ALTERNATE_EXCHANGE};
 use crate::headers::HeaderMatch;
 use crate::topic::TopicTrie;
 
@@ -30,6 +31,8 @@ pub(crate) struct Exchange {
     /// Those of which this is the source.
     bindings: HashSet<Arc<Binding>>,
     routes: Routes,
+    /// Where a message goes that none of the bindings takes.
+    alternate: Option<ShortStr>,
 }
 
 #[derive(Debug)]
@@ -44,13 +47,19 @@ enum Routes {
 /// What routing looks at. The headers are decoded when the first exchange asks for them.
 pub(crate) struct Routed<'a> {
     pub(crate) routing_key: &'a ShortStr,
+    /// The message is routed by each of these, too.
+    pub(crate) more_keys: &'a [ShortStr],
     pub(crate) properties: &'a Bytes,
     pub(crate) headers: OnceCell<FieldTable>,
 }
 
 impl<'a> Routed<'a> {
-    pub(crate) fn new(routing_key: &'a ShortStr, properties: &'a Bytes) -> Self {
-        Self { routing_key, properties, headers: OnceCell::new() }
+    pub(crate) fn new(routing_key: &'a ShortStr, more_keys: &'a [ShortStr], properties: &'a Bytes) -> Self {
+        Self { routing_key, more_keys, properties, headers: OnceCell::new() }
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a ShortStr> {
+        std::iter::once(self.routing_key).chain(self.more_keys)
     }
 
     fn headers(&self) -> &FieldTable {
@@ -66,7 +75,11 @@ impl Exchange {
             ExchangeKind::Topic => Routes::Topic(TopicTrie::default()),
             ExchangeKind::Headers => Routes::Headers(Vec::new()),
         };
-        Self { spec, declared, bindings: HashSet::new(), routes }
+        let arguments = arguments::decode(&spec.arguments);
+        let alternate =
+            arguments.as_ref().and_then(|table| table.get(ALTERNATE_EXCHANGE)).and_then(FieldValue::as_bytes);
+        let alternate = alternate.cloned().and_then(ShortStr::new).map(|name| name.detached());
+        Self { spec, declared, bindings: HashSet::new(), routes, alternate }
     }
 
     pub(crate) fn built_in() -> impl Iterator<Item = Self> {
@@ -91,6 +104,10 @@ impl Exchange {
 
     pub(crate) fn bindings(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.bindings.iter()
+    }
+
+    pub(crate) fn alternate(&self) -> Option<&ShortStr> {
+        self.alternate.as_ref()
     }
 
     pub(crate) fn has_bindings(&self) -> bool {
@@ -132,14 +149,14 @@ impl Exchange {
         Some(binding)
     }
 
-    /// Calls `found` with every binding that `message` takes.
+    /// Calls `found` with every binding that `message` takes; with several keys with some of them more than once.
     pub(crate) fn for_each_match(&self, message: &Routed<'_>, mut found: impl FnMut(&Arc<Binding>)) {
         match &self.routes {
             Routes::Direct(by_key) => {
-                by_key.get(message.routing_key).into_iter().flatten().for_each(found);
+                message.keys().filter_map(|key| by_key.get(key)).flatten().for_each(found);
             }
             Routes::Fanout => self.bindings.iter().for_each(found),
-            Routes::Topic(trie) => trie.for_each_match(message.routing_key.as_bytes(), found),
+            Routes::Topic(trie) => message.keys().for_each(|key| trie.for_each_match(key.as_bytes(), &mut found)),
             Routes::Headers(all) => {
                 for (matcher, binding) in all {
                     if matcher.matches(message.headers()) {

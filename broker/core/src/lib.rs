@@ -38,8 +38,7 @@
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
 //! `x-max-length`, `x-max-length-bytes`, `x-overflow`, `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
-//! `x-max-priority`, `x-single-active-consumer`, `x-queue-mode`, `x-delivery-limit`, `alternate-exchange`, the consumer's
-//! `x-priority`, and the message property `expiration`. The headers `CC` and `BCC` do not route.
+//! `x-max-priority`, `x-queue-mode`, `x-delivery-limit`, and the message property `expiration`.
 //!
 //! [`Record`]: understudy_record::Record
 
@@ -51,10 +50,12 @@ mod client;
 mod command;
 mod confirms;
 mod consume;
+mod copies;
 mod core;
 mod declare;
 mod delivery;
 mod digest;
+mod direct_reply;
 mod effect;
 mod entry;
 mod error;
@@ -106,6 +107,10 @@ pub const MAX_DELIVERIES_PER_TURN: usize = 128;
 
 /// Messages listed in one record, so that its meta stays well below the frame's bound (8 bytes each).
 pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;
+
+/// Answers of direct reply-to that wait for one channel, in bytes: what a client that reads has on its way at any time is
+/// far less, and what is beyond is dropped, as if it had come too late.
+pub const MAX_WAITING_ANSWERS_BYTES: u64 = 16 << 20;
 
 /// Consumers of one channel: each channel's close visits them all.
 pub const MAX_CONSUMERS_PER_CHANNEL: usize = 1 << 16;

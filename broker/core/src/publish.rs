@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use understudy_protocol::{Properties, ReplyCode};
-use understudy_record::{Body, Index, Message, PartRef, QueueId, Record};
+use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, ShortStr};
 
 use crate::arguments;
 use crate::client::Origin;
 use crate::command::Publish;
+use crate::copies;
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
@@ -18,20 +20,26 @@ impl Core {
     pub(crate) fn publish(&mut self, origin: Origin, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
         let properties = Properties::from_raw(publish.properties.clone());
         let parts = self.take_upload(origin);
-        if let Err(failure) = self.check_publish(origin, &publish, &properties) {
-            self.discard(parts.as_ref(), out);
-            return Err(failure);
-        }
-        let targets = self.state.route(&publish.exchange, &Routed::new(&publish.routing_key, &publish.properties));
+        let (more_keys, changed) = match self.check_and_complete(origin, &publish, &properties) {
+            Ok(completed) => completed,
+            Err(failure) => {
+                self.discard(parts.as_ref(), out);
+                return Err(failure);
+            }
+        };
+        let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties);
+        let targets = self.state.route(&publish.exchange, &routed);
         let transactional = self.is_transactional(origin);
         // In a transaction its queues may still go before the commit.
         let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
         let persistent = on_disk && properties.is_persistent();
         let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
+        let properties = changed.unwrap_or(properties);
         let message = Message { exchange, routing_key, properties, persistent, parts, body };
         if transactional {
             return self.publish_later(origin, message, targets, mandatory, out);
         }
+        self.answer(&message);
         if targets.is_empty() {
             self.drop_unrouted(origin, message, mandatory, out);
             self.confirm_unroutable(origin, out);
@@ -74,6 +82,19 @@ impl Core {
         let Some(parts) = parts else { return };
         self.write(Record::Discard { parts: parts.iter().map(|part| part.index).collect() }, out);
         self.state.parts.retire(parts.clone());
+    }
+
+    /// Its further routing keys, and the properties as they go on if they do not go on as they came.
+    fn check_and_complete(
+        &mut self,
+        origin: Origin,
+        publish: &Publish,
+        properties: &Properties,
+    ) -> Result<(Vec<ShortStr>, Option<Bytes>), Failure> {
+        self.check_publish(origin, publish, properties)?;
+        let named = self.name_reply_consumer(origin, properties)?;
+        let (more_keys, stripped) = copies::of(named.as_ref().unwrap_or(properties))?;
+        Ok((more_keys, stripped.or(named.map(|named| named.as_bytes().clone()))))
     }
 
     fn check_publish(&self, origin: Origin, publish: &Publish, properties: &Properties) -> Result<(), Failure> {

@@ -14,6 +14,7 @@ use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate};
 
 use crate::ahead::{Reach, Window};
+use crate::arguments;
 use crate::command::ConnectionId;
 use crate::entry::Entry;
 use crate::evict::Listed;
@@ -70,9 +71,11 @@ pub(crate) struct QueueSession {
     /// Of an exclusive queue.
     pub(crate) owner: Option<ConnectionId>,
     pub(crate) consumers: Vec<ConsumerId>,
-    /// Consumers that may take the next message, in turn.
+    /// Consumers that may take the next message: those of the highest priority first, and these in turn.
     pub(crate) active: VecDeque<ConsumerId>,
     pub(crate) exclusive_consumer: bool,
+    /// Of a queue with `x-single-active-consumer`: the one of its consumers that gets messages.
+    pub(crate) single_active: Option<ConsumerId>,
     /// In the list of queues that have something to deliver.
     pub(crate) dirty: bool,
     /// In the list of queues that wait for a commit.
@@ -127,6 +130,11 @@ impl Queue {
     /// Its messages are on every replica.
     pub(crate) fn is_replicated(&self) -> bool {
         self.spec.replicate == Replicate::All
+    }
+
+    /// Of its consumers one gets messages, until it goes.
+    pub(crate) fn has_single_active_consumer(&self) -> bool {
+        !self.spec.arguments.is_empty() && arguments::wants_single_active_consumer(&self.spec.arguments)
     }
 
     pub(crate) fn len(&self) -> usize {

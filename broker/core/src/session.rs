@@ -7,6 +7,7 @@ use understudy_record::{Index, QueueId, ShortStr};
 
 use crate::command::{ChannelId, ConnectionId, ConnectionInfo, DeliveryTag};
 use crate::confirms::Confirms;
+use crate::direct_reply::ReplyConsumer;
 use crate::effect::EffectKind;
 use crate::slots::Slots;
 use crate::transaction::Transaction;
@@ -42,6 +43,8 @@ pub(crate) struct Channel {
     /// Of those, the ones that count against the channel's own limit: not what `basic.get` took.
     pub(crate) consumer_unacked: usize,
     pub(crate) consumers: BTreeMap<ShortStr, ConsumerId>,
+    /// Of the pseudo-queue, which is none of those.
+    pub(crate) reply_consumer: Option<Box<ReplyConsumer>>,
     /// Who had the last delivery: the others are ahead of it when the channel's limit lets go.
     pub(crate) last_served: ConsumerId,
     /// `basic.qos` without `global`: the limit of consumers yet to come. 0: none.
@@ -66,6 +69,7 @@ impl Default for Channel {
             unacked: Slots::default(),
             consumer_unacked: 0,
             consumers: BTreeMap::new(),
+            reply_consumer: None,
             last_served: ConsumerId(0),
             consumer_prefetch: 0,
             channel_prefetch: 0,
@@ -145,6 +149,8 @@ pub(crate) struct Consumer {
     pub(crate) no_ack: bool,
     /// 0: no limit.
     pub(crate) prefetch: u16,
+    /// `x-priority`: as long as it may take messages nobody below gets any.
+    pub(crate) priority: i64,
     pub(crate) unacked: u32,
     pub(crate) turn: Turn,
 }
@@ -155,7 +161,8 @@ pub(crate) enum Turn {
     NotStarted,
     /// In its queue's list of consumers that take messages in turn.
     Active,
-    /// It could not take the last message offered: a limit, or a client that does not read.
+    /// It could not take the last message offered: a limit, a client that does not read, or a queue with a single active
+    /// consumer, which is another one.
     Parked,
 }
 

@@ -358,9 +358,9 @@ impl State {
     }
 
     /// The queues that a message published to `exchange` reaches, in order, each once. Bindings from exchange to exchange are
-    /// followed; each exchange is visited once, so cycles end.
+    /// followed, and where an exchange has none that takes it its alternate; each exchange is visited once, so cycles end.
     pub(crate) fn route(&self, exchange: &ShortStr, message: &Routed<'_>) -> Vec<QueueId> {
-        if exchange.is_empty() {
+        if exchange.is_empty() && message.more_keys.is_empty() {
             return self.names.get(message.routing_key).copied().into_iter().collect();
         }
         let mut targets = Vec::new();
@@ -387,12 +387,22 @@ impl State {
         targets: &mut Vec<QueueId>,
         onward: &mut Vec<ShortStr>,
     ) {
+        if name.is_empty() {
+            return targets.extend(message.keys().filter_map(|key| self.names.get(key)));
+        }
         let Some(exchange) = self.exchanges.get(name) else { return };
-        exchange.for_each_match(message, |binding| match &binding.destination {
-            Destination::Queue(queue) => targets.push(*queue),
-            Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
-            Destination::Exchange(_) => {}
+        let mut taken = false;
+        exchange.for_each_match(message, |binding| {
+            taken = true;
+            match &binding.destination {
+                Destination::Queue(queue) => targets.push(*queue),
+                Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
+                Destination::Exchange(_) => {}
+            }
         });
+        if let Some(alternate) = exchange.alternate().filter(|next| !taken && !onward.contains(next)) {
+            onward.push(alternate.clone());
+        }
     }
 
     /// A message is read back into a queue, if it is still there for somebody to ask for it.

@@ -160,6 +160,7 @@ impl Core {
         let was_at_limit = channel.is_at_limit();
         let Transaction { published, bytes, settled } = take(channel.transaction.as_deref_mut())?;
         self.transactions.bytes -= bytes;
+        published.iter().for_each(|held| self.answer(&held.message));
         let (routed, unrouted) = self.split_by_fate(published);
         // What no queue takes is as good as taken once the topology by which it is so cannot be undone.
         let mut gate = if unrouted.is_empty() { Index(0) } else { self.state.topology_index };

@@ -15,7 +15,9 @@ use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::{mpsc, watch};
 use understudy_core::{Command, ConnectionId, ConnectionInfo};
-use understudy_protocol::{ChannelId, End, Event, MethodId, ReplyCode, ServerConfig, ServerConnection, sasl};
+use understudy_protocol::{
+    ChannelId, End, Event, Method, MethodId, ReplyCode, ServerConfig, ServerConnection, connection, sasl,
+};
 use understudy_record::Body;
 
 use super::large::{self, Streaming};
@@ -34,7 +36,7 @@ const OUTBOX_BATCH: usize = 64;
 /// Below this many bytes in the outbox a congested connection gets deliveries again.
 const UNCONGESTED_BYTES: usize = 512 << 10;
 
-/// How long the last words may take to reach a client that does not read.
+/// How long the last words may take to reach a client that does not read, and the client to hang up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct Connection {
@@ -153,8 +155,8 @@ impl Connection {
                 }
             }
         }
-        _ = tokio::time::timeout(CLOSE_TIMEOUT, writing.shutdown()).await;
         self.end().await;
+        part(&mut reading, &mut writing).await;
     }
 
     fn now(&self) -> Duration {
@@ -235,8 +237,9 @@ impl Connection {
                     _ = self.amqp.clients.send(ClientEvent::ChannelFailed { id: self.id, channel }).await;
                 }
                 Event::UpdateSecret { .. } => {
-                    let text = "update-secret is for token logins, which this broker does not have";
-                    self.protocol.close_connection(self.now(), ReplyCode::NotImplemented, text, MethodId::NONE);
+                    // A password does not expire: whoever logged in with one has nothing to renew, as in RabbitMQ.
+                    let answer = Method::ConnectionUpdateSecretOk(connection::UpdateSecretOk {});
+                    self.protocol.send_method(ChannelId(0), &answer);
                 }
                 Event::Ended(end) => self.handle_ended(&end).await,
             }
@@ -433,6 +436,18 @@ impl Connection {
     }
 }
 
+/// Says that nothing more comes, and reads on until the client has said so, too: to end while its octets still arrive resets
+/// the connection, and takes from it what it was told last.
+async fn part<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(reading: &mut R, writing: &mut W) {
+    let goodbye = async {
+        let mut rest = [0; 4096];
+        if writing.shutdown().await.is_ok() {
+            while matches!(reading.read(&mut rest).await, Ok(1..)) {}
+        }
+    };
+    _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
+}
+
 /// Of the large message that goes out, if one does.
 async fn next_piece(streaming: &mut Option<Streaming>) -> Result<Body, large::Unreadable> {
     match streaming {
@@ -497,4 +512,5 @@ where
             }
         }
     }
+    part(&mut reading, &mut writing).await;
 }

@@ -1,6 +1,6 @@
 //! Clients that break the rules: each mistake gets its code and its text, and costs nobody else anything.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use argon2::password_hash::{PasswordHasher, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -132,6 +132,34 @@ fn a_stranger_gets_the_protocol_header_and_no_more() {
     raw.send(b"AMQP\0\0\x09\x01");
     raw.send(&[0xff; 64]);
     assert_eq!(raw.close(), Answer::Dropped);
+}
+
+/// To close the socket while the client still sends would reset it, and take the close-ok from a client that reads it later.
+#[test]
+fn what_crosses_a_close_is_read_until_the_client_hangs_up() {
+    let broker = Single::start();
+    let mut raw = Raw::connect(broker.amqp());
+    raw.send(&handshake("/"));
+    raw.send(&method(0, connection::Close { reply_code: 200, ..Default::default() }));
+    assert!(raw.rest().ends_with(&method(0, connection::CloseOk {})));
+    let publish = method(1, basic::Publish { routing_key: short("q"), ..Default::default() });
+    for _ in 0..40 {
+        std::thread::sleep(Duration::from_millis(5)); // the pace of a client at work, not a wait for something
+        raw.send_to_listener(&[publish.clone(), frame(HEADER, 1, &header(0))].concat());
+    }
+    raw.hang_up();
+}
+
+/// Whoever logged in with a password has none that expires: the answer is that all is well, as RabbitMQ's.
+#[test]
+fn a_new_secret_is_taken_note_of() {
+    let broker = Single::start();
+    let mut raw = Raw::connect(broker.amqp());
+    raw.send(&handshake("/"));
+    raw.send(&method(0, connection::UpdateSecret { new_secret: "new".into(), reason: short("expiry") }));
+    raw.await_octets(&method(0, connection::UpdateSecretOk {}));
+    raw.send(&method(0, connection::Close { reply_code: 200, ..Default::default() }));
+    raw.await_octets(&method(0, connection::CloseOk {}));
 }
 
 #[test]

@@ -336,3 +336,19 @@ fn a_cancelled_consumer_s_deliveries_can_still_be_settled() {
             1/1 > cancel-ok c
         "#]]);
 }
+
+/// Who deletes a queue that it consumes from has the answer first, as from RabbitMQ.
+#[test]
+fn the_delete_ok_comes_before_the_cancel() {
+    story()
+        .say(1, 1, [declare("a", ""), consume("a", "c", "")])
+        .say(2, 1, [consume("a", "d", "")])
+        .skip()
+        .say(1, 1, [delete("a", "")])
+        .expect(expect![[r#"
+            log 2 delete queue #1
+            1/1 > queue.delete-ok, 0 messages
+            1/1 > cancel c
+            2/1 > cancel d
+        "#]]);
+}

@@ -8,10 +8,12 @@
 mod confirms;
 mod consumers;
 mod desk;
+mod direct_replies;
 mod errors;
 mod harness;
 mod large;
 mod memory;
+mod priorities;
 mod random;
 mod replicas;
 mod scrub;

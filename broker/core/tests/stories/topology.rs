@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use expect_test::expect;
 use understudy_core::Command;
-use understudy_protocol::{BasicProperties, FieldTable};
+use understudy_protocol::{BasicProperties, FieldTable, FieldValue, Properties};
+use understudy_record::Record;
 
 use crate::harness::*;
 
@@ -401,4 +402,69 @@ fn commands_that_crossed_a_close_are_ignored() {
         1/1 > channel.close 404 NOT_FOUND - no queue 'missing' in vhost '/' (50,10)
         4/1 > connection.close 540 NOT_IMPLEMENTED - requeue=false (60,110)
     "#]]);
+}
+
+fn with_alternate(name: &str, kind: &str, alternate: &str) -> Command {
+    let Command::ExchangeDeclare { name, kind, passive, durable, auto_delete, internal, no_wait, .. } =
+        exchange(name, kind, "")
+    else {
+        unreachable!()
+    };
+    let arguments = arguments(&[("alternate-exchange", text_value(alternate))]);
+    Command::ExchangeDeclare { name, kind, passive, durable, auto_delete, internal, no_wait, arguments }
+}
+
+/// Each exchange on a message's way has its own alternate; one that is not there, or that was visited, takes nothing.
+#[test]
+fn what_no_binding_takes_goes_to_the_alternate_exchange() {
+    story()
+        .say(1, 1, [with_alternate("x", "direct", "y"), with_alternate("y", "topic", "x")])
+        .say(1, 1, [declare("a", ""), bind("a", "x", "a"), declare("b", ""), bind("b", "y", "b.#")])
+        .say(1, 1, [with_alternate("z", "fanout", "missing"), with_alternate("d", "direct", "")])
+        .say(1, 1, [exchange("top", "fanout", ""), bind_exchange("x", "top", "")])
+        .skip()
+        .say(1, 1, [publish_to("x", "a", "1"), publish_to("x", "b.1", "2"), publish_to("top", "b", "3")])
+        .say(1, 1, [select(), publish_with("x", "c", "4", "mandatory", &BasicProperties::default())])
+        .say(1, 1, [publish_with("z", "a", "5", "mandatory", &BasicProperties::default()), publish_to("d", "a", "6")])
+        .expect(expect![[r#"
+            log 11 publish '1' to #3
+            log 12 publish '2' to #5
+            log 13 publish '3' to #5
+            1/1 > confirm.select-ok
+            1/1 > return 312 NO_ROUTE: '4'
+            1/1 > confirm 1
+            log 14 publish '6' to #3
+            1/1 > return 312 NO_ROUTE: '5'
+            1/1 > confirm 2
+            1/1 > confirm 3
+        "#]]);
+}
+
+#[test]
+fn copies_go_where_their_keys_lead_and_nobody_sees_the_blind_ones() {
+    let list = |keys: &[&str]| FieldValue::Array(keys.iter().map(|key| text_value(key)).collect());
+    let to = |cc: FieldValue, bcc: FieldValue| BasicProperties {
+        headers: Some(FieldTable::new().with("CC", cc).with("BCC", bcc)),
+        ..BasicProperties::default()
+    };
+    let mut story = story();
+    story
+        .say(1, 1, ["a", "b", "c", "d"].map(|name| declare(name, "")))
+        .say(1, 1, [exchange("t", "topic", ""), bind("c", "t", "c.*"), bind("d", "t", "*.2")])
+        .skip()
+        .say(1, 1, [publish_with("", "a", "1", "", &to(list(&["b", "a", "nobody"]), list(&["c"])))])
+        .say(1, 1, [publish_with("t", "nobody", "2", "", &to(list(&["c.1"]), list(&["x.2"])))])
+        .say(1, 1, [publish_with("", "a", "3", "", &to(text_value("b"), list(&[])))])
+        .expect(expect![[r#"
+            log 8 publish '1' to #1 #2 #3
+            log 9 publish '2' to #3 #4
+            1/1 > channel.close 406 PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr} (60,40)
+        "#]]);
+    let headers = story.log.iter().filter_map(|(_, record)| match record {
+        Record::Publish { message, .. } => Properties::from_raw(message.properties.clone()).headers(),
+        _ => None,
+    });
+    let names: Vec<Vec<String>> =
+        headers.map(|table| table.iter().map(|(name, _)| name.to_string()).collect()).collect();
+    assert_eq!(names, [["CC"], ["CC"]]);
 }

@@ -55,9 +55,24 @@ impl Raw {
         _ = self.stream.write_all(octets);
     }
 
+    /// The same, where the broker must still listen.
+    pub(crate) fn send_to_listener(&mut self, octets: &[u8]) {
+        self.stream.write_all(octets).expect("the broker listens");
+    }
+
     /// Nothing more will be sent.
     pub(crate) fn hang_up(&mut self) {
         _ = self.stream.shutdown(Shutdown::Write);
+    }
+
+    /// Reads up to these octets.
+    pub(crate) fn await_octets(&mut self, octets: &[u8]) {
+        let mut read = Vec::new();
+        while !read.ends_with(octets) {
+            let mut octet = [0];
+            self.stream.read_exact(&mut octet).expect("the broker says so");
+            read.push(octet[0]);
+        }
     }
 
     /// All octets until the broker closes the socket.

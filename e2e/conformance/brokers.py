@@ -1,0 +1,179 @@
+"""The two brokers that a suite meets: `understudy dev` with three replicas, and one RabbitMQ node as the oracle.
+
+Each is a context manager: free ports on loopback, files in a temporary directory, and on leaving nothing of it runs any more.
+"""
+
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+RABBITMQ_CLUSTER = os.path.join(HERE, "..", "..", "bench", "rabbitmq-cluster")
+
+REPLICAS = 3
+START_SECONDS = 60
+# RabbitMQ's package may have to be installed first.
+RABBITMQ_START_SECONDS = 300
+# What a process gets from SIGTERM to SIGKILL.
+STOP_SECONDS = 15
+# The script uses ports after the first one: for the nodes' own traffic, and for epmd.
+RABBITMQ_PORTS = (0, 10, 20)
+
+
+class BrokerError(Exception):
+    pass
+
+
+class Understudy:
+    """Three brokers under one supervisor. A suite gets one of the three addresses."""
+
+    name = "ours"
+    title = "Understudy"
+
+    def __init__(self, choose):
+        self.choose = choose
+
+    def __enter__(self):
+        self.directory = tempfile.TemporaryDirectory(prefix="understudy-conformance-")
+        binary = os.path.join(os.environ["BIN_DIR"], "understudy")
+        first = free_ports(range(REPLICAS))
+        self.log = os.path.join(self.directory.name, "supervisor.log")
+        with open(self.log, "wb") as log:
+            self.process = subprocess.Popen(
+                [binary, "dev", "--json", "--replicas", str(REPLICAS), "--amqp-port", str(first)]
+                + ["--dir", os.path.join(self.directory.name, "brokers")],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        try:
+            self.brokers = self.await_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def await_ready(self):
+        inbox = queue.Queue()
+
+        def read():
+            for line in self.process.stdout:
+                inbox.put(line)
+            inbox.put(None)
+
+        # It goes on reading to the end, so that the supervisor never waits for a reader.
+        threading.Thread(target=read, daemon=True).start()
+        deadline = time.monotonic() + START_SECONDS
+        while True:
+            try:
+                line = inbox.get(timeout=max(0, deadline - time.monotonic()))
+            except queue.Empty:
+                line = None
+            if line is None:
+                with open(self.log, errors="replace") as log:
+                    raise BrokerError("`understudy dev` is not ready:\n" + log.read()[-2000:])
+            event = json.loads(line)
+            if event["event"] == "ready":
+                return event["brokers"]
+
+    def address(self, suite):
+        """The port for a suite, and in words which one it is."""
+        broker = self.choose(suite, self.brokers)
+        return int(broker["amqp"].rsplit(":", 1)[1]), f"{broker['name']}, {broker['role']}"
+
+    def __exit__(self, *_):
+        # The supervisor, asked to stop, stops its brokers in good order; they end with it in any case.
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout=STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        end_group(self.process)
+        self.directory.cleanup()
+
+
+class RabbitMq:
+    """One node of Debian's package with its defaults."""
+
+    name = "oracle"
+    title = "RabbitMQ"
+
+    def __enter__(self):
+        self.directory = tempfile.mkdtemp(prefix="understudy-oracle-")
+        self.port = free_ports(RABBITMQ_PORTS)
+        self.environment = {
+            **os.environ,
+            "RABBITMQ_CLUSTER_DIR": self.directory,
+            "RABBITMQ_CLUSTER_PORT": str(self.port),
+            "RABBITMQ_CLUSTER_NODES": "1",
+        }
+        try:
+            self.script("up", RABBITMQ_START_SECONDS)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def script(self, command, limit):
+        # A session of its own: an interrupt from the keyboard is for this process, which then calls `down`.
+        # Not into a pipe, which the node would inherit and hold open.
+        log = self.directory + ".log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                [RABBITMQ_CLUSTER, command],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            status = process.wait(timeout=limit)
+        finally:
+            if process.poll() is None:
+                end_group(process)
+            with open(log, errors="replace") as output:
+                said = output.read()[-2000:]
+            os.unlink(log)
+        if status != 0:
+            raise BrokerError(f"rabbitmq-cluster {command}:\n{said}")
+
+    def address(self, _suite):
+        return self.port, "one node"
+
+    def __exit__(self, *_):
+        self.script("down", RABBITMQ_START_SECONDS)
+
+
+def free_ports(offsets):
+    """A port of which those at all offsets are free. Two runs at once begin to look at different places."""
+    lowest, highest, stride = 20000, 30000, 25
+    for step in range(0, highest - lowest, stride):
+        first = lowest + (os.getpid() * 100 + step) % (highest - lowest)
+        probes = []
+        try:
+            for offset in offsets:
+                probes.append(socket.create_server(("127.0.0.1", first + offset)))
+            return first
+        except OSError:
+            continue
+        finally:
+            for probe in probes:
+                probe.close()
+    raise BrokerError(f"no free ports between {lowest} and {highest}")
+
+
+def end_group(process):
+    """Ends a process that leads a session, with all that it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # Nobody of it is left.
+    process.wait()
