@@ -438,7 +438,7 @@ impl Connection {
 
 /// Says that nothing more comes, and reads on until the client has said so, too: to end while its octets still arrive resets
 /// the connection, and takes from it what it was told last.
-async fn part<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(reading: &mut R, writing: &mut W) {
+pub(crate) async fn part<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(reading: &mut R, writing: &mut W) {
     let goodbye = async {
         let mut rest = [0; 4096];
         if writing.shutdown().await.is_ok() {

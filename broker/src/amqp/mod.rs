@@ -15,6 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) use auth::Authenticator;
+pub(crate) use connection::part;
 use understudy_journal::LogReader;
 use understudy_protocol::ServerConfig;
 

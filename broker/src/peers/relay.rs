@@ -14,7 +14,7 @@ use understudy_proto as wire;
 use understudy_proto::replica_client::ReplicaClient;
 
 use super::{MAX_MESSAGE_BYTES, Tls};
-use crate::amqp::Amqp;
+use crate::amqp::{Amqp, part};
 
 /// What is read from one side before it is passed on.
 const PIECE_BYTES: usize = 64 << 10;
@@ -64,12 +64,12 @@ pub(crate) async fn relay(
                 return;
             }
         }
-        _ = writing.shutdown().await;
     };
     tokio::select! {
         () = upward => {}
         () = downward => {}
     }
+    part(&mut reading, &mut writing).await;
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! Clients that break the rules: each mistake gets its code and its text, and costs nobody else anything.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use argon2::password_hash::{PasswordHasher, SaltString};
@@ -134,11 +135,15 @@ fn a_stranger_gets_the_protocol_header_and_no_more() {
     assert_eq!(raw.close(), Answer::Dropped);
 }
 
-/// To close the socket while the client still sends would reset it, and take the close-ok from a client that reads it later.
 #[test]
 fn what_crosses_a_close_is_read_until_the_client_hangs_up() {
     let broker = Single::start();
-    let mut raw = Raw::connect(broker.amqp());
+    cross_a_close(broker.amqp());
+}
+
+/// To close the socket while the client still sends would reset it, and take the close-ok from a client that reads it later.
+pub(crate) fn cross_a_close(address: SocketAddr) {
+    let mut raw = Raw::connect(address);
     raw.send(&handshake("/"));
     raw.send(&method(0, connection::Close { reply_code: 200, ..Default::default() }));
     assert!(raw.rest().ends_with(&method(0, connection::CloseOk {})));

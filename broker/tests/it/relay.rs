@@ -37,6 +37,13 @@ fn a_client_at_a_backup_sees_the_same_broker() {
 }
 
 #[test]
+fn what_crosses_a_relayed_close_is_read_until_the_client_hangs_up() {
+    let cluster = Cluster::start();
+    let [backup, _] = cluster.backups();
+    crate::bad_clients::cross_a_close(cluster.brokers[backup].amqp());
+}
+
+#[test]
 fn a_relayed_client_is_closed_when_the_primary_dies_and_served_again_by_the_next() {
     let mut cluster = Cluster::start();
     let primary = cluster.primary();
