@@ -375,7 +375,8 @@ impl World {
         if machine.process.as_ref().is_none_or(|process| process.key != place.process) {
             return Ok(());
         }
-        if machine.is_frozen(now) {
+        // What was held up comes first: no connection brings its octets in another order.
+        if machine.is_frozen(now) || !machine.deferred.is_empty() {
             self.machines[place.machine].deferred.push((place, what));
             return Ok(());
         }
