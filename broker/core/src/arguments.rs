@@ -18,12 +18,12 @@ const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     ("x-message-ttl", check_ttl),
     (DEAD_LETTER_EXCHANGE, check_text),
     ("x-dead-letter-routing-key", check_dead_letter_key),
-    ("x-max-length", check_not_negative),
-    ("x-max-length-bytes", check_not_negative),
+    (MAX_LENGTH, check_not_negative),
+    (MAX_LENGTH_BYTES, check_not_negative),
     ("x-max-in-memory-length", check_not_negative),
     ("x-max-in-memory-bytes", check_not_negative),
     ("x-max-priority", check_max_priority),
-    ("x-overflow", check_overflow),
+    (OVERFLOW, check_overflow),
     ("x-queue-mode", check_queue_mode),
     ("x-queue-version", check_queue_version),
     ("x-queue-master-locator", check_text),
@@ -39,7 +39,10 @@ pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 pub(crate) const REPLICATE: &str = "x-understudy-replicate";
 const PRIORITY: &str = "x-priority";
 const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
-const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
+pub(crate) const MAX_LENGTH: &str = "x-max-length";
+pub(crate) const MAX_LENGTH_BYTES: &str = "x-max-length-bytes";
+pub(crate) const OVERFLOW: &str = "x-overflow";
+pub(crate) const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
 pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {

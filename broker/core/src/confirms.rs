@@ -38,6 +38,12 @@ impl Confirms {
         Ack { tag: DeliveryTag(self.published), multiple: false }
     }
 
+    /// A publish that a queue has refused: told so at once, and alone.
+    pub(crate) fn refused(&mut self) -> DeliveryTag {
+        self.published += 1;
+        DeliveryTag(self.published)
+    }
+
     pub(crate) fn first_waiting(&self) -> Option<Index> {
         self.waiting.front().map(|(_, index)| *index)
     }

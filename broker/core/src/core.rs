@@ -36,6 +36,8 @@ pub struct Core {
     pub(crate) settled: BTreeMap<QueueId, Settled>,
     /// Queues that have something to deliver, in turn; each at most once.
     pub(crate) dirty: VecDeque<QueueId>,
+    /// Queues whose oldest messages may have to go.
+    pub(crate) too_long: BTreeSet<QueueId>,
     /// Queues whose next message waits for its commit; each at most once.
     pub(crate) waiting: BTreeSet<(Index, QueueId)>,
     pub(crate) reply_gates: Gates,
@@ -76,6 +78,7 @@ impl Core {
             last_consumer: ConsumerId(0),
             settled: BTreeMap::new(),
             dirty: VecDeque::new(),
+            too_long: BTreeSet::new(),
             waiting: BTreeSet::new(),
             reply_gates: Gates::default(),
             confirm_gates: Gates::default(),
@@ -212,6 +215,7 @@ impl Core {
         exclusive.sort_unstable();
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
         self.clear_unreplicated(out);
+        self.watch_all_lengths();
     }
 
     /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only

@@ -49,7 +49,8 @@ impl Core {
             }
         }
         self.write_settled(out);
-        !self.dirty.is_empty()
+        let more_to_drop = self.drop_oldest(out);
+        more_to_drop || !self.dirty.is_empty()
     }
 
     fn take_turn(&mut self, id: QueueId, messages: &mut usize, bytes: &mut u64, out: &mut Outputs) -> TurnEnd {

@@ -37,7 +37,7 @@
 //! # Not enforced yet
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
-//! `x-max-length`, `x-max-length-bytes`, `x-overflow`, `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
+//! `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
 //! `x-max-priority`, `x-queue-mode`, `x-delivery-limit`, and the message property `expiration`.
 //!
 //! [`Record`]: understudy_record::Record
@@ -63,6 +63,7 @@ mod evict;
 mod exchange;
 mod gates;
 mod headers;
+mod limits;
 mod load;
 mod parts;
 mod publish;
@@ -104,6 +105,9 @@ pub const MAX_DELIVERED_BYTES_PER_STEP: u64 = 1 << 20;
 
 /// Messages from one queue before the next queue has its turn: enough to make batches, few enough to be fair.
 pub const MAX_DELIVERIES_PER_TURN: usize = 128;
+
+/// Messages that leave queues which are too long in one step: about a millisecond.
+pub const MAX_DROPPED_PER_STEP: usize = 4096;
 
 /// Messages listed in one record, so that its meta stays well below the frame's bound (8 bytes each).
 pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;

@@ -28,7 +28,7 @@ impl Core {
             }
         };
         let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties);
-        let targets = self.state.route(&publish.exchange, &routed);
+        let mut targets = self.state.route(&publish.exchange, &routed);
         let transactional = self.is_transactional(origin);
         // In a transaction its queues may still go before the commit.
         let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
@@ -40,16 +40,38 @@ impl Core {
             return self.publish_later(origin, message, targets, mandatory, out);
         }
         self.answer(&message);
+        if self.take_out_full(&mut targets, message.body_bytes() + message.properties.len() as u64) {
+            self.publish_refused(origin, message, targets, out);
+            return Ok(());
+        }
         if targets.is_empty() {
             self.drop_unrouted(origin, message, mandatory, out);
             self.confirm_unroutable(origin, out);
             return Ok(());
         }
+        let index = self.write_publish(targets, message, out);
+        self.confirm_when_committed(origin, index);
+        Ok(())
+    }
+
+    fn write_publish(&mut self, targets: Vec<QueueId>, message: Message, out: &mut Outputs) -> Index {
         let queues = targets.clone();
         let index = self.write(self.publish_record(targets, message), out);
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
-        self.confirm_when_committed(origin, index);
-        Ok(())
+        index
+    }
+
+    /// Some queue is full and refuses it. The others take it all the same, and the publisher hears of the refusal (T5).
+    fn publish_refused(&mut self, origin: Origin, message: Message, targets: Vec<QueueId>, out: &mut Outputs) {
+        if targets.is_empty() {
+            self.discard(message.parts.as_ref(), out);
+        } else {
+            self.write_publish(targets, message, out);
+        }
+        if let Some(confirms) = &mut self.channel_mut(origin).confirms {
+            let delivery_tag = confirms.refused();
+            self.emit(origin, EffectKind::PublisherNack { delivery_tag, multiple: false }, out);
+        }
     }
 
     /// No queue takes it.
@@ -131,6 +153,7 @@ impl Core {
 
     /// The queue has something to deliver once `index` is committed.
     pub(crate) fn expect_commit(&mut self, id: QueueId, index: Index) {
+        self.watch_length(id);
         let Some(queue) = self.state.queues.get_mut(&id) else { return };
         let session = &mut queue.session;
         if !session.active.is_empty() && !session.dirty && !session.waiting {

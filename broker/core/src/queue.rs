@@ -18,6 +18,7 @@ use crate::arguments;
 use crate::command::ConnectionId;
 use crate::entry::Entry;
 use crate::evict::Listed;
+use crate::limits::Limits;
 use crate::load::{Asked, WaitingGet};
 use crate::runs::Runs;
 use crate::session::ConsumerId;
@@ -36,6 +37,9 @@ pub(crate) struct Queue {
     pub(crate) returned: BTreeSet<u64>,
     /// Handed out and neither settled nor come back.
     unacked: usize,
+    /// Of those, in bytes.
+    unacked_bytes: u64,
+    pub(crate) limits: Option<Limits>,
     /// The backlog of a sync point that is still arriving.
     backlog: Option<Backlog>,
     /// How often each message came back after each sync point that is being sent, so that the backlog can tell its delivery
@@ -103,12 +107,14 @@ impl Queue {
     pub(crate) fn new(id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
+            limits: Limits::of(&spec.arguments),
             spec,
             entries: Slots::default(),
             bytes: 0,
             cursor: 0,
             returned: BTreeSet::new(),
             unacked: 0,
+            unacked_bytes: 0,
             backlog: None,
             returns_since_sync: HashMap::new(),
             resident: 0,
@@ -143,6 +149,10 @@ impl Queue {
 
     pub(crate) fn ready(&self) -> usize {
         self.entries.len() - self.unacked
+    }
+
+    pub(crate) fn ready_bytes(&self) -> u64 {
+        self.bytes - self.unacked_bytes
     }
 
     pub(crate) fn unacked(&self) -> usize {
@@ -220,6 +230,7 @@ impl Queue {
             let (bytes, resident) = (entry.memory_bytes(), entry.is_resident());
             if index.0 <= self.cursor && self.returned.insert(index.0) {
                 self.unacked -= 1;
+                self.unacked_bytes -= u64::from(entry.bytes());
                 self.returned_ahead.come_back(index.0, bytes, resident);
             }
             for sync_point in syncs.range(index..).map(|(sync_point, _)| sync_point) {
@@ -256,6 +267,7 @@ impl Queue {
             self.returned_ahead.leave(index.0, entry.memory_bytes());
         } else {
             self.unacked -= 1;
+            self.unacked_bytes -= u64::from(entry.bytes());
         }
     }
 
@@ -265,7 +277,7 @@ impl Queue {
     pub(crate) fn hand_out_from_start(&mut self) {
         self.cursor = 0;
         self.returned.clear();
-        self.unacked = 0;
+        (self.unacked, self.unacked_bytes) = (0, 0);
         self.forget_ahead();
     }
 
@@ -279,21 +291,18 @@ impl Queue {
 
     /// Hands out `index`, which is what [`Self::peek`] gave.
     pub(crate) fn hand_out(&mut self, index: Index) {
+        let entry = self.entries.get(index.0);
+        let (bytes, in_memory) = entry.map_or((0, 0), |entry| (entry.bytes(), entry.memory_bytes()));
         if self.returned.remove(&index.0) {
-            if self.returned_ahead.covers(index.0) {
-                let bytes = self.entries.get(index.0).map_or(0, Entry::memory_bytes);
-                self.returned_ahead.leave(index.0, bytes);
-            }
+            self.returned_ahead.leave(index.0, in_memory);
         } else {
             debug_assert!(index.0 > self.cursor, "{index} was handed out before (cursor {})", self.cursor);
             self.cursor = index.0;
-            if self.ahead.covers(index.0) {
-                let bytes = self.entries.get(index.0).map_or(0, Entry::memory_bytes);
-                self.ahead.leave(index.0, bytes);
-            }
+            self.ahead.leave(index.0, in_memory);
         }
         self.handed_out_from = self.handed_out_from.min(index.0);
         self.unacked += 1;
+        self.unacked_bytes += u64::from(bytes);
     }
 
     /// Ready: not handed out, or come back.
@@ -362,6 +371,9 @@ impl Queue {
         assert_eq!(self.ready(), self.ready_indexes().len(), "ready of queue {}", self.id);
         let bytes: u64 = self.entries.iter().map(|(_, entry)| u64::from(entry.bytes())).sum();
         assert_eq!(self.bytes, bytes, "bytes of queue {}", self.id);
+        let handed_out = self.entries.iter().filter(|(key, _)| !self.is_ready(Index(*key)));
+        let unacked: u64 = handed_out.map(|(_, entry)| u64::from(entry.bytes())).sum();
+        assert_eq!(self.unacked_bytes, unacked, "bytes of queue {} that are handed out", self.id);
         self.assert_memory_consistent();
         assert!(self.returned.iter().all(|key| *key <= self.cursor && self.entries.contains(*key)));
     }

@@ -145,6 +145,7 @@ impl Core {
             };
             self.write(record, out);
             self.mark_dirty(queue);
+            self.watch_length(queue);
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) evictable: Evictable,
     /// Queues whose messages only their primary has, in number.
     pub(crate) unreplicated: usize,
+    /// Queues with a limit, in number.
+    pub(crate) limited: usize,
     /// The stores of the last epoch's primary and of the one before, as far as they are known.
     pub(crate) writers: [Option<StoreId>; 2],
     /// Of the transaction whose decision is next.
@@ -97,6 +99,7 @@ impl Default for State {
             parts: Parts::default(),
             evictable: Evictable::default(),
             unreplicated: 0,
+            limited: 0,
             writers: [None, None],
             staged: Vec::new(),
         }
@@ -202,6 +205,7 @@ impl State {
 
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         self.unreplicated += usize::from(!queue.is_replicated());
+        self.limited += usize::from(queue.limits.is_some());
         self.names.insert(queue.spec.name.clone(), queue.id);
         self.queues.insert(queue.id, queue);
     }
@@ -209,6 +213,7 @@ impl State {
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
         let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
         self.unreplicated -= usize::from(!queue.is_replicated());
+        self.limited -= usize::from(queue.limits.is_some());
         self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
@@ -417,6 +422,8 @@ impl State {
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
+        let limited = self.queues.values().filter(|queue| queue.limits.is_some()).count();
+        assert_eq!(self.limited, limited, "queues with a limit");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());

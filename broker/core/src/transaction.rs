@@ -36,7 +36,7 @@ pub(crate) struct Transaction {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) message: Message,
-    targets: Vec<QueueId>,
+    pub(crate) targets: Vec<QueueId>,
     mandatory: bool,
 }
 
@@ -156,6 +156,10 @@ impl Core {
     }
 
     pub(crate) fn commit_transaction(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
+        if let Some(full) = self.find_full(origin) {
+            // Nothing of it takes effect: it goes with the channel (T9).
+            return Err(error::precondition_failed(format!("tx.commit: {} is full", error::queue(&full.spec.name))));
+        }
         let channel = self.channel_mut(origin);
         let was_at_limit = channel.is_at_limit();
         let Transaction { published, bytes, settled } = take(channel.transaction.as_deref_mut())?;
@@ -267,7 +271,10 @@ impl Core {
             if staged > 0 {
                 self.transactions.undecided.push_back((first, decision));
             }
-            requeued.into_iter().for_each(|queue| self.mark_dirty(queue));
+            for queue in requeued {
+                self.mark_dirty(queue);
+                self.watch_length(queue);
+            }
         }
         for (index, queues) in expected {
             queues.into_iter().for_each(|queue| self.expect_commit(queue, index));

@@ -103,7 +103,8 @@ impl Story {
     pub(crate) fn restarted(&self) -> Self {
         let mut next = self.successor(promoted(self.replica()));
         next.commit().skip();
-        Self { auto_commit: true, log: self.log.clone(), ..next }
+        let log = [self.log.clone(), std::mem::take(&mut next.log)].concat();
+        Self { auto_commit: true, log, ..next }
     }
 
     /// What is read back stays away until [`Self::answer`].

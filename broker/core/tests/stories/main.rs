@@ -12,6 +12,7 @@ mod direct_replies;
 mod errors;
 mod harness;
 mod large;
+mod limits;
 mod memory;
 mod priorities;
 mod random;

@@ -11,6 +11,7 @@ use understudy_core::{
     BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
     DeliveryTag, EffectKind, Load, Outputs, Publish, ScrubPass,
 };
+use understudy_protocol::FieldValue;
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
@@ -91,6 +92,9 @@ fn command() -> impl Strategy<Value = Command> {
     prop_oneof![
         6 => (name(), flags()).prop_map(|(name, flags)| declare(name, flags)),
         1 => (name(), flags()).prop_map(|(name, flags)| delete(name, flags)),
+        2 => Just(declare_with("b", "", arguments(&[("x-max-length", FieldValue::I32(2))]))),
+        1 => Just(declare_with("a", "durable", arguments(&[("x-max-length-bytes", FieldValue::I32(9))]))),
+        1 => Just(declare_with("a", "", arguments(&[("x-max-length", FieldValue::I32(1)), ("x-overflow", text_value("reject-publish"))]))),
         3 => Just(declare_with("c", "", arguments(&[("x-understudy-replicate", text_value("none"))]))),
         2 => Just(declare_with("b", "durable", arguments(&[("x-understudy-replicate", text_value("configuration"))]))),
         1 => name().prop_map(purge),
