@@ -53,8 +53,14 @@ impl Limits {
 }
 
 impl Queue {
+    /// One that refuses has taken what is in it, and may be beyond its limit by what came back to it: nothing of that goes.
+    fn drops_oldest(&self) -> bool {
+        self.limits.is_some_and(|limits| !limits.refuses)
+    }
+
     fn is_too_long(&self) -> bool {
-        self.limits.is_some_and(|limits| limits.are_passed(self.ready() as u64, self.ready_bytes()))
+        let passed = |limits: Limits| limits.are_passed(self.ready() as u64, self.ready_bytes());
+        self.drops_oldest() && self.limits.is_some_and(passed)
     }
 
     /// A publish of so many messages more would be refused.
@@ -100,14 +106,14 @@ impl Core {
         if self.state.limited == 0 {
             return;
         }
-        if self.state.queues.get(&id).is_some_and(|queue| queue.limits.is_some_and(|limits| !limits.refuses)) {
+        if self.state.queues.get(&id).is_some_and(Queue::drops_oldest) {
             self.too_long.insert(id);
         }
     }
 
     /// A new primary knows of no queue whether it is too long.
     pub(crate) fn watch_all_lengths(&mut self) {
-        let limited = self.state.queues.values().filter(|queue| queue.limits.is_some()).map(|queue| queue.id);
+        let limited = self.state.queues.values().filter(|queue| queue.drops_oldest()).map(|queue| queue.id);
         self.too_long = limited.collect();
     }
 

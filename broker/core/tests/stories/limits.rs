@@ -157,6 +157,26 @@ fn a_limit_holds_after_a_failover() {
     "#]]);
 }
 
+/// What it took it keeps, though what its consumers had comes back to it.
+#[test]
+fn a_queue_that_refuses_drops_nothing() {
+    let full = [limit("x-max-length", 1), ("x-overflow", text_value("reject-publish"))];
+    let mut story = story();
+    story.say(1, 1, [limited("a", &full)]);
+    for number in ["1", "2", "3"] {
+        story.say(1, 1, [publish("a", number)]).say(2, 1, [get("a", "")]);
+    }
+    story.say(1, 1, [publish("a", "4")]).skip();
+    let passive = || [declare_with("a", "passive", Bytes::new())];
+    story.restarted().say(1, 1, passive()).expect(expect![[r#"
+        1/1 > queue.declare-ok a, 4 messages, 0 consumers
+    "#]]);
+    story.close_connection(2).say(3, 1, passive()).expect(expect![[r#"
+        log 6 requeue 2 3 4 in #1
+        3/1 > queue.declare-ok a, 4 messages, 0 consumers
+    "#]]);
+}
+
 #[test]
 fn a_step_drops_a_bounded_number() {
     let mut story = uncommitted_story();
