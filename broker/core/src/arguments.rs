@@ -17,7 +17,7 @@ const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     ("x-expires", check_expires),
     ("x-message-ttl", check_ttl),
     (DEAD_LETTER_EXCHANGE, check_text),
-    ("x-dead-letter-routing-key", check_dead_letter_key),
+    (DEAD_LETTER_ROUTING_KEY, check_dead_letter_key),
     (MAX_LENGTH, check_not_negative),
     (MAX_LENGTH_BYTES, check_not_negative),
     ("x-max-in-memory-length", check_not_negative),
@@ -29,7 +29,7 @@ const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     ("x-queue-master-locator", check_text),
     (SINGLE_ACTIVE_CONSUMER, check_bool),
     (QUEUE_TYPE, check_queue_type),
-    ("x-delivery-limit", check_not_negative),
+    (DELIVERY_LIMIT, check_not_negative),
 ];
 
 const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [(PRIORITY, check_int), ("x-cancel-on-ha-failover", check_bool)];
@@ -38,11 +38,13 @@ pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 pub(crate) const REPLICATE: &str = "x-understudy-replicate";
 const PRIORITY: &str = "x-priority";
-const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
+pub(crate) const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
 pub(crate) const MAX_LENGTH: &str = "x-max-length";
 pub(crate) const MAX_LENGTH_BYTES: &str = "x-max-length-bytes";
 pub(crate) const OVERFLOW: &str = "x-overflow";
 pub(crate) const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
+pub(crate) const DEAD_LETTER_ROUTING_KEY: &str = "x-dead-letter-routing-key";
+pub(crate) const DELIVERY_LIMIT: &str = "x-delivery-limit";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
 pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
@@ -92,11 +94,6 @@ pub(crate) fn check_exchange_name(name: &str, table: &FieldTable, object: &str) 
 /// 0 if it says nothing.
 pub(crate) fn consumer_priority(table: &FieldTable) -> i64 {
     table.get(PRIORITY).and_then(FieldValue::as_int).unwrap_or(0)
-}
-
-pub(crate) fn wants_single_active_consumer(arguments: &Bytes) -> bool {
-    let table = decode(arguments);
-    table.as_ref().and_then(|table| table.get(SINGLE_ACTIVE_CONSUMER)).and_then(FieldValue::as_bool).unwrap_or(false)
 }
 
 fn check(known: &[(&str, Check)], table: &FieldTable, object: &str) -> Result<(), Failure> {
@@ -329,7 +326,7 @@ mod tests {
         assert_eq!(why("x-message-ttl", FieldValue::I32(0)), "ok");
         assert_eq!(why("x-max-length", FieldValue::I64(-2)), "{value_negative,-2}");
         assert_eq!(why("x-max-priority", FieldValue::I32(256)), "{max_value_exceeded,256}");
-        assert_eq!(why("x-dead-letter-routing-key", longstr("k")), "routing_key_but_no_dlx_defined");
+        assert_eq!(why(DEAD_LETTER_ROUTING_KEY, longstr("k")), "routing_key_but_no_dlx_defined");
         assert_eq!(why("x-overflow", longstr("spill")), "invalid_overflow");
         assert_eq!(why("x-single-active-consumer", FieldValue::I32(1)), "{unacceptable_type,signedint}");
         assert_eq!(why("x-message-ttl", FieldValue::I64(315_360_000_000)), "ok", "ten years");

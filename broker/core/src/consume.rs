@@ -46,7 +46,7 @@ impl Core {
         refuse_locked(queue, origin)?;
         let table = arguments::decode(&wish.arguments).ok_or_else(error::malformed_table)?;
         arguments::check_consumer(&table, &error::queue(&name))?;
-        let alone = queue.has_single_active_consumer() || !queue.session.consumers.is_empty();
+        let alone = queue.rules.single_active_consumer || !queue.session.consumers.is_empty();
         if queue.session.exclusive_consumer || (wish.exclusive && alone) {
             return Err(error::in_exclusive_use(&name));
         }
@@ -68,7 +68,7 @@ impl Core {
         if let Some(queue) = self.state.queues.get_mut(&id) {
             queue.session.consumers.push(consumer);
             queue.session.exclusive_consumer = wish.exclusive;
-            if queue.has_single_active_consumer() {
+            if queue.rules.single_active_consumer {
                 queue.session.single_active.get_or_insert(consumer);
             }
         }

@@ -12,6 +12,7 @@ use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Recor
 use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
+use crate::dead_letter::DeadLetters;
 use crate::direct_reply::DirectReplies;
 use crate::effect::Outputs;
 use crate::gates::Gates;
@@ -20,6 +21,7 @@ use crate::queue::Queue;
 use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
+use crate::time::Time;
 use crate::transaction::Transactions;
 
 /// See the crate's documentation.
@@ -47,6 +49,8 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     pub(crate) transactions: Transactions,
     pub(crate) direct_replies: DirectReplies,
+    pub(crate) dead_letters: DeadLetters,
+    pub(crate) time: Time,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
     /// Of queues and exchanges whose declares do not say.
@@ -86,6 +90,8 @@ impl Core {
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
             direct_replies: DirectReplies::default(),
+            dead_letters: DeadLetters::default(),
+            time: Time::default(),
             cluster_version: 1,
             default_replication: Replicate::All,
             unconfirmed: 0,
@@ -222,6 +228,11 @@ impl Core {
     /// grows.
     pub fn set_cluster_version(&mut self, version: u32) {
         self.cluster_version = self.cluster_version.max(version);
+    }
+
+    /// What time it is, from here on: to be told at least every few milliseconds.
+    pub fn set_time(&mut self, time: Time) {
+        self.time = time;
     }
 
     pub fn cluster_version(&self) -> u32 {

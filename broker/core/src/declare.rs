@@ -294,6 +294,7 @@ impl Core {
                 consumers.push((origin, consumer.tag));
             }
         }
+        self.forget_condemned(session.condemned, out);
         self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
         self.delete_unbound_exchanges(sources, out);
         Some(Cancelled { deleted: gate, consumers })

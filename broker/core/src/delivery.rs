@@ -50,7 +50,8 @@ impl Core {
         }
         self.write_settled(out);
         let more_to_drop = self.drop_oldest(out);
-        more_to_drop || !self.dirty.is_empty()
+        let more_dead = self.write_dead_letters(out);
+        more_to_drop || more_dead || !self.dirty.is_empty()
     }
 
     fn take_turn(&mut self, id: QueueId, messages: &mut usize, bytes: &mut u64, out: &mut Outputs) -> TurnEnd {

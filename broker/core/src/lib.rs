@@ -37,8 +37,7 @@
 //! # Not enforced yet
 //!
 //! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
-//! `x-dead-letter-exchange`, `x-dead-letter-routing-key`,
-//! `x-max-priority`, `x-queue-mode`, `x-delivery-limit`, and the message property `expiration`.
+//! `x-max-priority`, `x-queue-mode`, and the message property `expiration`.
 //!
 //! [`Record`]: understudy_record::Record
 
@@ -52,6 +51,7 @@ mod confirms;
 mod consume;
 mod copies;
 mod core;
+mod dead_letter;
 mod declare;
 mod delivery;
 mod digest;
@@ -63,12 +63,14 @@ mod evict;
 mod exchange;
 mod gates;
 mod headers;
+mod letter;
 mod limits;
 mod load;
 mod parts;
 mod publish;
 mod queue;
 mod reply;
+mod rules;
 mod runs;
 mod scrub;
 mod selective;
@@ -79,6 +81,7 @@ mod staged;
 mod state;
 mod stats;
 mod tally;
+mod time;
 mod topic;
 mod transaction;
 
@@ -86,10 +89,11 @@ pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
-pub use load::Load;
+pub use load::{Load, PartLoad};
 pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
+pub use time::Time;
 pub use understudy_record::BacklogCursor;
 
 /// Deliveries that one channel may leave unacknowledged, whatever prefetch it asked for: 16 MB of bookkeeping at most. A
@@ -108,6 +112,16 @@ pub const MAX_DELIVERIES_PER_TURN: usize = 128;
 
 /// Messages that leave queues which are too long in one step: about a millisecond.
 pub const MAX_DROPPED_PER_STEP: usize = 4096;
+
+/// Dead letters written in one step: about a millisecond.
+pub const MAX_DEAD_LETTERS_PER_STEP: usize = 1024;
+
+/// Dead letters of one queue before the next queue has its turn, which are one transaction.
+pub const DEAD_LETTERS_PER_TURN: usize = 128;
+
+/// Dead letters that are written and not committed, in bytes: as much as keeps the disk busy, and far below what makes
+/// publishers wait.
+pub const MAX_UNCOMMITTED_DEAD_LETTERS_BYTES: u64 = 8 << 20;
 
 /// Messages listed in one record, so that its meta stays well below the frame's bound (8 bytes each).
 pub const MAX_MESSAGES_PER_RECORD: usize = 1 << 17;

@@ -14,12 +14,12 @@ use understudy_record::variant::{Variant, is_broken};
 use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate};
 
 use crate::ahead::{Reach, Window};
-use crate::arguments;
 use crate::command::ConnectionId;
+use crate::dead_letter::Condemned;
 use crate::entry::Entry;
 use crate::evict::Listed;
-use crate::limits::Limits;
 use crate::load::{Asked, WaitingGet};
+use crate::rules::Rules;
 use crate::runs::Runs;
 use crate::session::ConsumerId;
 use crate::slots::Slots;
@@ -39,7 +39,7 @@ pub(crate) struct Queue {
     unacked: usize,
     /// Of those, in bytes.
     unacked_bytes: u64,
-    pub(crate) limits: Option<Limits>,
+    pub(crate) rules: Rules,
     /// The backlog of a sync point that is still arriving.
     backlog: Option<Backlog>,
     /// How often each message came back after each sync point that is being sent, so that the backlog can tell its delivery
@@ -90,6 +90,8 @@ pub(crate) struct QueueSession {
     pub(crate) wanting: bool,
     /// Whose message is being read back, or will be with its commit. Each is also a reply that its channel waits for.
     pub(crate) gets: Vec<WaitingGet>,
+    /// Messages on their way to where its dead letters go.
+    pub(crate) condemned: Option<Box<Condemned>>,
 }
 
 /// What a piece of backlog led to.
@@ -107,7 +109,7 @@ impl Queue {
     pub(crate) fn new(id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
-            limits: Limits::of(&spec.arguments),
+            rules: Rules::of(&spec.arguments),
             spec,
             entries: Slots::default(),
             bytes: 0,
@@ -136,11 +138,6 @@ impl Queue {
     /// Its messages are on every replica.
     pub(crate) fn is_replicated(&self) -> bool {
         self.spec.replicate == Replicate::All
-    }
-
-    /// Of its consumers one gets messages, until it goes.
-    pub(crate) fn has_single_active_consumer(&self) -> bool {
-        !self.spec.arguments.is_empty() && arguments::wants_single_active_consumer(&self.spec.arguments)
     }
 
     pub(crate) fn len(&self) -> usize {

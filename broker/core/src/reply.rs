@@ -116,6 +116,7 @@ impl Core {
             self.mark_dirty(queue);
         }
         self.ask_for_committed(out);
+        self.dead_letters.handle_committed(self.committed);
         while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {
             self.release_replies(Origin { connection, channel }, out);
         }

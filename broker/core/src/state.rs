@@ -205,7 +205,7 @@ impl State {
 
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         self.unreplicated += usize::from(!queue.is_replicated());
-        self.limited += usize::from(queue.limits.is_some());
+        self.limited += usize::from(queue.rules.limits.is_some());
         self.names.insert(queue.spec.name.clone(), queue.id);
         self.queues.insert(queue.id, queue);
     }
@@ -213,7 +213,7 @@ impl State {
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
         let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
         self.unreplicated -= usize::from(!queue.is_replicated());
-        self.limited -= usize::from(queue.limits.is_some());
+        self.limited -= usize::from(queue.rules.limits.is_some());
         self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
@@ -422,7 +422,7 @@ impl State {
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
-        let limited = self.queues.values().filter(|queue| queue.limits.is_some()).count();
+        let limited = self.queues.values().filter(|queue| queue.rules.limits.is_some()).count();
         assert_eq!(self.limited, limited, "queues with a limit");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));

@@ -65,7 +65,9 @@ impl ChunkToSend {
     }
 }
 
-fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
+/// # Errors
+/// If it cannot be read: in words.
+pub fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
     let found = read_patiently(reader, &[index]).map_err(|error| error.to_string())?;
     Ok(found.into_iter().flatten().find_map(|frame| frame.part().cloned()))
 }

@@ -7,6 +7,7 @@
 
 mod confirms;
 mod consumers;
+mod dead_letters;
 mod desk;
 mod direct_replies;
 mod errors;

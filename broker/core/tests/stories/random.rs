@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
     BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
-    DeliveryTag, EffectKind, Load, Outputs, Publish, ScrubPass,
+    DeliveryTag, EffectKind, Load, Outputs, PartLoad, Publish, ScrubPass,
 };
 use understudy_protocol::FieldValue;
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
@@ -87,6 +87,18 @@ fn kind_of(name: &str) -> &'static str {
     if name == "x" { "fanout" } else { "topic" }
 }
 
+fn said(message: &Message) -> (Bytes, Bytes) {
+    (message.body.to_contiguous(), message.properties.clone())
+}
+
+/// A queue with dead letters.
+fn dying(name: &str, to: &str, full: bool) -> Command {
+    let limit = if full { ("x-max-length", FieldValue::I32(2)) } else { ("x-delivery-limit", FieldValue::I32(1)) };
+    let overflow = ("x-overflow", text_value(if to == "x" { "reject-publish-dlx" } else { "drop-head" }));
+    let key = ("x-dead-letter-routing-key", text_value("b"));
+    declare_with(name, "durable", arguments(&[("x-dead-letter-exchange", text_value(to)), key, limit, overflow]))
+}
+
 fn command() -> impl Strategy<Value = Command> {
     let tag = 0..12_u64;
     prop_oneof![
@@ -94,6 +106,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (name(), flags()).prop_map(|(name, flags)| delete(name, flags)),
         2 => Just(declare_with("b", "", arguments(&[("x-max-length", FieldValue::I32(2))]))),
         1 => Just(declare_with("a", "durable", arguments(&[("x-max-length-bytes", FieldValue::I32(9))]))),
+        2 => (name(), exchange_name(), any::<bool>()).prop_map(|(name, to, full)| dying(name, to, full)),
         1 => Just(declare_with("a", "", arguments(&[("x-max-length", FieldValue::I32(1)), ("x-overflow", text_value("reject-publish"))]))),
         3 => Just(declare_with("c", "", arguments(&[("x-understudy-replicate", text_value("none"))]))),
         2 => Just(declare_with("b", "durable", arguments(&[("x-understudy-replicate", text_value("configuration"))]))),
@@ -345,12 +358,13 @@ struct World {
     store: Store,
     /// Asked for and not answered; one for each queue at most.
     loads: Vec<Load>,
+    part_loads: Vec<PartLoad>,
     committed: Index,
     published: u64,
     /// Large messages that are on their way to clients.
     sending: Vec<Arc<Message>>,
-    /// By body: each is unique.
-    indexes: HashMap<Bytes, Index>,
+    /// By body, each of which is unique, and properties, which say how it died.
+    indexes: HashMap<(Bytes, Bytes), Index>,
     /// Of each message of a transaction.
     decisions: HashMap<Index, Index>,
     staged: Vec<Index>,
@@ -370,6 +384,7 @@ impl World {
             checkpoint: None,
             store: Store::default(),
             loads: Vec::new(),
+            part_loads: Vec::new(),
             committed: Index(0),
             published: 0,
             sending: Vec::new(),
@@ -426,7 +441,12 @@ impl World {
                 let stored = Index(self.core.last_index().0.saturating_sub(unwritten));
                 while self.core.evict(stored, budget) {}
             }
-            Event::Answer(which) if self.loads.is_empty() => _ = which,
+            Event::Answer(which) if which % 2 == 0 && !self.part_loads.is_empty() || self.loads.is_empty() => {
+                if !self.part_loads.is_empty() {
+                    let load = self.part_loads.swap_remove(which % self.part_loads.len());
+                    self.core.handle_part_loaded(load, self.store.part(load.part).clone(), &mut out);
+                }
+            }
             Event::Answer(which) => {
                 let load = self.loads.swap_remove(which % self.loads.len());
                 let mut messages = self.store.read(&load);
@@ -461,6 +481,7 @@ impl World {
         self.story.extend(out.effects.iter().map(|effect| format!("{effect:?}")));
         assert!(!self.core.is_amid_transaction(), "a step ends amid a transaction");
         self.story.extend(out.loads.iter().map(|load| format!("{load:?}")));
+        self.part_loads.extend(out.part_loads);
         for load in out.loads {
             assert!(
                 load.indexes.iter().all(|index| *index <= self.committed),
@@ -477,7 +498,7 @@ impl World {
             | Record::Staged { message, .. }
             | Record::StagedHere { message, .. } = &record
             {
-                self.indexes.insert(message.body.to_contiguous(), index);
+                self.indexes.insert(said(message), index);
             }
             match record {
                 Record::Staged { .. } | Record::StagedHere { .. } => self.staged.push(index),
@@ -517,7 +538,7 @@ impl World {
                     self.drain(out);
                 }
                 EffectKind::BasicDeliver { message, .. } | EffectKind::BasicGetOk { message, .. } => {
-                    let index = self.indexes[&message.body.to_contiguous()];
+                    let index = self.indexes[&said(&message)];
                     assert_eq!(*message, *self.store.message(index));
                     let index = self.decisions.get(&index).copied().unwrap_or(index);
                     assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
@@ -555,15 +576,15 @@ impl World {
 
     /// Whoever waits for a message gets it.
     fn settle_loads(&mut self) {
-        let last = self.core.last_index();
-        self.happen(Event::Commit(last.0 as usize));
-        self.happen(Event::EndStep);
         for _ in 0..10_000 {
-            if self.loads.is_empty() {
-                return;
-            }
+            let last = self.core.last_index();
+            self.happen(Event::Commit(last.0 as usize));
+            self.happen(Event::EndStep);
             self.happen(Event::Answer(0));
             self.happen(Event::EndStep);
+            if self.loads.is_empty() && self.part_loads.is_empty() && self.core.last_index() == last {
+                return;
+            }
         }
         panic!("loads without end");
     }
@@ -611,6 +632,7 @@ proptest! {
         world.plain.assert_consistent();
         // When all clients are gone nothing is held back.
         (1..4).for_each(|connection| world.happen(Event::CloseConnection(connection)));
+        world.settle_loads();
         let stats = world.core.stats();
         let held = (stats.messages_unacked, stats.channels, stats.consumers, stats.unconfirmed);
         prop_assert_eq!(held, (0, 0, 0, 0));
