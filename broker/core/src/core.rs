@@ -15,6 +15,7 @@ use crate::command::ConnectionId;
 use crate::dead_letter::DeadLetters;
 use crate::direct_reply::DirectReplies;
 use crate::effect::Outputs;
+use crate::expiry::Expiries;
 use crate::gates::Gates;
 use crate::load::Loads;
 use crate::queue::Queue;
@@ -23,6 +24,7 @@ use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
 use crate::time::Time;
 use crate::transaction::Transactions;
+use crate::unused::Unused;
 
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub struct Core {
     pub(crate) direct_replies: DirectReplies,
     pub(crate) dead_letters: DeadLetters,
     pub(crate) time: Time,
+    pub(crate) expiries: Expiries,
+    pub(crate) unused: Unused,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
     /// Of queues and exchanges whose declares do not say.
@@ -92,6 +96,8 @@ impl Core {
             direct_replies: DirectReplies::default(),
             dead_letters: DeadLetters::default(),
             time: Time::default(),
+            expiries: Expiries::default(),
+            unused: Unused::default(),
             cluster_version: 1,
             default_replication: Replicate::All,
             unconfirmed: 0,
@@ -222,6 +228,8 @@ impl Core {
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
         self.clear_unreplicated(out);
         self.watch_all_lengths();
+        self.watch_all_deadlines();
+        self.watch_all_unused();
     }
 
     /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only

@@ -24,7 +24,10 @@ use crate::load::PartLoad;
 use crate::queue::Queue;
 use crate::settle::dequeue;
 use crate::transaction::Held;
-use crate::{DEAD_LETTERS_PER_TURN, MAX_DEAD_LETTERS_PER_STEP, MAX_UNCOMMITTED_DEAD_LETTERS_BYTES, TRANSACTIONS_SINCE};
+use crate::{
+    DEAD_LETTERS_PER_TURN, EXPIRIES_PER_TURN, MAX_DEAD_LETTERS_PER_STEP, MAX_UNCOMMITTED_DEAD_LETTERS_BYTES,
+    TRANSACTIONS_SINCE,
+};
 
 /// Of one queue.
 #[derive(Debug, Default)]
@@ -91,11 +94,22 @@ enum Next {
 }
 
 impl Queue {
+    /// On its way out.
+    pub(crate) fn is_condemned(&self, index: Index) -> bool {
+        self.session.condemned.as_ref().is_some_and(|condemned| condemned.known.contains(&index))
+    }
+
+    /// How many more may be condemned that nobody made to.
+    pub(crate) fn condemned_room(&self) -> usize {
+        let condemned = self.session.condemned.as_ref().map_or(0, |condemned| condemned.order.len());
+        EXPIRIES_PER_TURN.saturating_sub(condemned)
+    }
+
     /// Condemned ones that have to be read back, into `batch`.
     pub(crate) fn ask_for_condemned(&self, committed: Index, batch: &mut Batch) {
         let Some(condemned) = &self.session.condemned else { return };
         for (index, _) in condemned.order.iter().take_while(|(index, _)| *index <= committed) {
-            let Some(entry) = self.entries.get(index.0) else { continue };
+            let Some(entry) = self.entry(*index) else { continue };
             let there = entry.is_resident() || condemned.read.contains_key(index);
             if !there && !batch.add(*index, entry.memory_bytes()) {
                 return;
@@ -109,7 +123,7 @@ impl Queue {
             let (index, _) = condemned.order.front().filter(|(index, _)| *index <= committed)?;
             (!condemned.read.contains_key(index)).then_some(*index)
         });
-        first.is_some_and(|index| self.entries.get(index.0).is_some_and(|entry| !entry.is_resident()))
+        first.is_some_and(|index| self.entry(index).is_some_and(|entry| !entry.is_resident()))
     }
 
     /// A message that was read back, if it was for this.
@@ -129,7 +143,7 @@ impl Queue {
     /// In the order in which they go, those that are still in the queue.
     pub(crate) fn condemned(&self) -> impl Iterator<Item = Index> {
         let order = self.session.condemned.iter().flat_map(|condemned| &condemned.order);
-        order.map(|(index, _)| *index).filter(|index| self.entries.contains(index.0))
+        order.map(|(index, _)| *index).filter(|index| self.contains(*index))
     }
 
     /// Parts that were written for a letter to come.
@@ -185,6 +199,8 @@ impl Core {
             let Some(queue) = self.state.queues.get_mut(&id) else { continue };
             if !condemned.order.is_empty() {
                 queue.session.condemned = Some(condemned);
+            } else if queue.session.watched_from.is_some() {
+                self.watch_deadlines(id);
             }
             if goes_on {
                 self.go_on_with_condemned(id);
@@ -241,7 +257,7 @@ impl Core {
 
     fn next_letter(&self, id: QueueId, index: Index, reason: Reason, condemned: &mut Condemned) -> Next {
         let Some(queue) = self.state.queues.get(&id) else { return Next::Left };
-        let Some(entry) = queue.entries.get(index.0) else {
+        let Some(entry) = queue.entry(index) else {
             condemned.read.remove(&index);
             return Next::Left;
         };
@@ -313,7 +329,7 @@ impl Core {
         out: &mut Outputs,
     ) -> bool {
         let Some(queue) = self.state.queues.get(&id) else { return false };
-        let message = queue.entries.get(index.0).and_then(Entry::message).map(|message| &**message);
+        let message = queue.entry(index).and_then(Entry::message).map(|message| &**message);
         let Some(message) = message.or(condemned.read.get(&index)) else { return false };
         let Some(parts) = self.state.parts.of(index).cloned() else { return false };
         let mut letter = self.letter(queue, message, reason);
@@ -385,7 +401,7 @@ impl Core {
     pub(crate) fn letter_at_hand(&self, id: QueueId, index: Index, reason: Reason) -> Option<Option<Held>> {
         let queue = self.state.queues.get(&id)?;
         let to = queue.rules.dead_letter.as_ref()?;
-        let message = queue.entries.get(index.0).filter(|entry| !entry.is_large())?.message()?;
+        let message = queue.entry(index).filter(|entry| !entry.is_large())?.message()?;
         if !to.exchange.is_empty() && !self.state.exchanges.contains_key(&to.exchange) {
             return Some(None);
         }

@@ -87,6 +87,9 @@ impl Core {
             let due = queue.session.gets.iter().any(|get| get.index <= self.committed);
             assert!(!due || asked, "queue {} has a get that waits for its message, which nobody asks for", queue.id);
         }
+        if self.role != Role::Replica {
+            self.assert_expiries_consistent();
+        }
         let on_the_way = self.state.queues.values().filter_map(|queue| queue.session.loading.as_ref());
         assert_eq!(self.loads.bytes(), on_the_way.map(|asked| asked.bytes).sum::<u64>(), "bytes being read back");
     }
@@ -115,7 +118,9 @@ impl State {
                 if entry.is_large() {
                     *large.entry(index).or_default() += 1;
                 }
-                writeln!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
+                write!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
+                let (priority, expires) = (queue.priority_of(index), queue.expires(index));
+                writeln!(out, ", priority {priority}, expires {expires:?}")?;
             }
         }
         for (index, held) in large {

@@ -15,6 +15,7 @@ const DEATHS: &str = "x-death";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
     Rejected,
+    Expired,
     MaxLength,
     DeliveryLimit,
 }
@@ -23,6 +24,7 @@ impl Reason {
     const fn name(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
+            Self::Expired => "expired",
             Self::MaxLength => "maxlen",
             Self::DeliveryLimit => "delivery_limit",
         }

@@ -34,10 +34,9 @@
 //! later ones. What the old primary's clients held when it ended was not given back: a new primary marks all that it finds
 //! as redelivered, since it may have been delivered, and counts nothing for it.
 //!
-//! # Not enforced yet
+//! # Not enforced
 //!
-//! These arguments are checked, kept and compared as RabbitMQ does, but have no effect: `x-message-ttl`, `x-expires`,
-//! `x-max-priority`, `x-queue-mode`, and the message property `expiration`.
+//! `x-queue-mode` is checked, kept and compared as RabbitMQ does, but has no effect: every queue pages by itself.
 //!
 //! [`Record`]: understudy_record::Record
 
@@ -52,6 +51,7 @@ mod consume;
 mod copies;
 mod core;
 mod dead_letter;
+mod deadlines;
 mod declare;
 mod delivery;
 mod digest;
@@ -61,8 +61,10 @@ mod entry;
 mod error;
 mod evict;
 mod exchange;
+mod expiry;
 mod gates;
 mod headers;
+mod lane;
 mod letter;
 mod limits;
 mod load;
@@ -84,6 +86,7 @@ mod tally;
 mod time;
 mod topic;
 mod transaction;
+mod unused;
 
 pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
@@ -112,6 +115,15 @@ pub const MAX_DELIVERIES_PER_TURN: usize = 128;
 
 /// Messages that leave queues which are too long in one step: about a millisecond.
 pub const MAX_DROPPED_PER_STEP: usize = 4096;
+
+/// Messages that expire in one step: about a millisecond.
+pub const MAX_EXPIRED_PER_STEP: usize = 4096;
+
+/// Messages of one queue that expire before the next queue has its turn; and as many wait to be dead-lettered.
+pub const EXPIRIES_PER_TURN: usize = 1024;
+
+/// The version of the cluster from which on messages expire. Replicas before it do not know the time.
+pub const EXPIRING_SINCE: u32 = 3;
 
 /// Dead letters written in one step: about a millisecond.
 pub const MAX_DEAD_LETTERS_PER_STEP: usize = 1024;

@@ -153,7 +153,7 @@ impl Core {
         }
         let mut dropped: Vec<Index> = Vec::new();
         while *work > 0 && dropped.len() < MAX_MESSAGES_PER_RECORD && queue.is_too_long() {
-            let Some((index, _)) = queue.peek().filter(|(index, _)| *index <= self.committed) else { break };
+            let Some((index, _)) = queue.peek_least().filter(|(index, _)| *index <= self.committed) else { break };
             queue.hand_out(index);
             dropped.push(index);
             *work -= 1;

@@ -117,7 +117,7 @@ impl Core {
             }
             // Nothing is left to be read of a message that was settled before its get was answered.
             match self.state.queues.get_mut(&id) {
-                Some(queue) if !get.asked || queue.entries.contains(get.index.0) => {
+                Some(queue) if !get.asked || queue.contains(get.index) => {
                     queue.session.gets.push(WaitingGet { asked: false, ..get });
                 }
                 _ => answers.push((get, None)),
@@ -215,7 +215,7 @@ impl Core {
             channel.unacked.push_back(delivery_tag.0, unacked);
         }
         if let Some(queue) = self.state.queues.get_mut(&queue) {
-            let bytes = queue.entries.get(index.0).map_or(0, Entry::memory_bytes);
+            let bytes = queue.entry(index).map_or(0, Entry::memory_bytes);
             queue.session.gets.push(WaitingGet { index, bytes, origin, asked: false });
         }
         if index > self.committed {

@@ -57,6 +57,7 @@ impl Core {
     }
 
     pub(crate) fn write_publish(&mut self, targets: Vec<QueueId>, message: Message, out: &mut Outputs) -> Index {
+        self.note_time([(&message.properties, &targets[..])], out);
         let queues = targets.clone();
         let index = self.write(self.publish_record(targets, message), out);
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
@@ -173,6 +174,7 @@ impl Core {
     /// The queue has something to deliver once `index` is committed.
     pub(crate) fn expect_commit(&mut self, id: QueueId, index: Index) {
         self.watch_length(id);
+        self.watch_deadlines(id);
         let Some(queue) = self.state.queues.get_mut(&id) else { return };
         let session = &mut queue.session;
         if !session.active.is_empty() && !session.dirty && !session.waiting {

@@ -5,8 +5,8 @@ use understudy_protocol::{FieldTable, FieldValue};
 use understudy_record::ShortStr;
 
 use crate::arguments::{
-    self, DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY, DELIVERY_LIMIT, MAX_LENGTH, MAX_LENGTH_BYTES, OVERFLOW,
-    SINGLE_ACTIVE_CONSUMER,
+    self, DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY, DELIVERY_LIMIT, EXPIRES, MAX_LENGTH, MAX_LENGTH_BYTES,
+    MAX_PRIORITY, MESSAGE_TTL, OVERFLOW, SINGLE_ACTIVE_CONSUMER,
 };
 use crate::limits::{Limits, Overflow};
 
@@ -18,6 +18,12 @@ pub(crate) struct Rules {
     pub(crate) delivery_limit: Option<u32>,
     /// Of its consumers one gets messages, until it goes.
     pub(crate) single_active_consumer: bool,
+    /// How long a message stays, in milliseconds, unless it says less.
+    pub(crate) message_ttl: Option<u64>,
+    /// The highest priority that messages have here; 0: they have none.
+    pub(crate) max_priority: u8,
+    /// How long the queue is there without being used, in milliseconds.
+    pub(crate) expires: Option<u64>,
 }
 
 /// Where messages go that leave a queue without having been consumed.
@@ -46,6 +52,9 @@ impl Rules {
             }),
             delivery_limit,
             single_active_consumer: flag(SINGLE_ACTIVE_CONSUMER),
+            message_ttl: number(MESSAGE_TTL),
+            max_priority: number(MAX_PRIORITY).map_or(0, |most| u8::try_from(most).unwrap_or(u8::MAX)),
+            expires: number(EXPIRES),
         }
     }
 }

@@ -55,7 +55,7 @@ impl Queue {
             Settlement::Dequeue => Fate::Dequeued,
             Settlement::Reject => dies(Reason::Rejected),
             Settlement::Requeue => match self.rules.delivery_limit {
-                Some(limit) if self.entries.get(index.0).is_some_and(|entry| entry.delivery_count >= limit) => {
+                Some(limit) if self.entry(index).is_some_and(|entry| entry.delivery_count >= limit) => {
                     dies(Reason::DeliveryLimit)
                 }
                 _ => Fate::Requeued,
@@ -174,6 +174,7 @@ impl Core {
             self.write(record, out);
             self.mark_dirty(queue);
             self.watch_length(queue);
+            self.watch_deadlines(queue);
         }
     }
 }

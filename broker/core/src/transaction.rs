@@ -265,6 +265,7 @@ impl Core {
         settled: BTreeMap<QueueId, Settled>,
         out: &mut Outputs,
     ) -> Option<Index> {
+        self.note_time(routed.iter().map(|held| (&held.message.properties, &held.targets[..])), out);
         let first = self.next_index();
         let alone = settled.is_empty() && routed.len() == 1;
         let mut expected = Vec::with_capacity(routed.len());
@@ -291,6 +292,7 @@ impl Core {
             for queue in requeued {
                 self.mark_dirty(queue);
                 self.watch_length(queue);
+                self.watch_deadlines(queue);
             }
         }
         for (index, queues) in expected {

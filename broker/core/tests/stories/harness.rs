@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
 use expect_test::Expect;
 use understudy_core::{
     ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind, LOAD_BYTES, LOAD_MESSAGES,
-    Load, Outputs, PartLoad, Publish,
+    Load, Outputs, PartLoad, Publish, Time,
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue, Properties};
 use understudy_record::{
@@ -29,6 +30,7 @@ pub(crate) struct Story {
     /// Parts that were asked for.
     part_loads: Vec<PartLoad>,
     auto_part_load: bool,
+    time: Time,
     /// Loads are answered at once, and not written down.
     auto_load: bool,
     store: Store,
@@ -84,18 +86,20 @@ pub(crate) fn uncommitted_story() -> Story {
 
 pub(crate) fn promoted(mut core: Core) -> Core {
     let mut out = Outputs::default();
-    core.set_cluster_version(2);
+    core.set_cluster_version(3);
     core.promote(&mut out);
     assert!(out.records.is_empty(), "nothing to clear up");
     core
 }
 
 impl Story {
-    pub(crate) fn with(core: Core) -> Self {
+    pub(crate) fn with(mut core: Core) -> Self {
+        let time = Time { wall_ms: 1_000_000, steady: Duration::from_secs(1) };
+        core.set_time(time);
         let (log, text, open, loads) = (Vec::new(), String::new(), Vec::new(), VecDeque::new());
         let (part_loads, store) = (Vec::new(), Store::default());
         let (auto_commit, auto_load, auto_part_load) = (false, true, true);
-        Self { core, log, text, open, auto_commit, loads, part_loads, auto_part_load, auto_load, store }
+        Self { core, log, text, open, auto_commit, loads, part_loads, auto_part_load, auto_load, time, store }
     }
 
     /// The story goes on with `core`, which has this one's log.
@@ -188,6 +192,14 @@ impl Story {
             self.core.handle(ConnectionId(connection), ChannelId(channel), command, &mut out);
         }
         self.end_step(out)
+    }
+
+    /// So many milliseconds later.
+    pub(crate) fn wait(&mut self, ms: u64) -> &mut Self {
+        self.time.wall_ms += ms;
+        self.time.steady += Duration::from_millis(ms);
+        self.core.set_time(self.time);
+        self.end_step(Outputs::default())
     }
 
     pub(crate) fn close_connection(&mut self, connection: u64) -> &mut Self {
@@ -572,6 +584,7 @@ pub(crate) fn describe_record(record: &Record) -> String {
         Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
         Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
         Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
+        Record::Time { wall_ms } => format!("it is {wall_ms}"),
         Record::Scrub { digests } => format!("scrub, {} digests", digests.len()),
     }
 }

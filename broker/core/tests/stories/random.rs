@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
     BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
-    DeliveryTag, EffectKind, Load, Outputs, PartLoad, Publish, ScrubPass,
+    DeliveryTag, EffectKind, Load, Outputs, PartLoad, Publish, ScrubPass, Time,
 };
-use understudy_protocol::FieldValue;
+use understudy_protocol::{BasicProperties, FieldValue};
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
@@ -43,6 +44,8 @@ enum Event {
     TakeSlice(usize),
     /// What the next slice of a pass over the state is, of so many messages at most, is written down.
     Scrub(usize),
+    /// So many milliseconds go by.
+    Wait(u64),
     /// So many of the large messages that are on their way to clients have been sent.
     Sent(usize),
 }
@@ -94,9 +97,15 @@ fn said(message: &Message) -> (Bytes, Bytes) {
 /// A queue with dead letters.
 fn dying(name: &str, to: &str, full: bool) -> Command {
     let limit = if full { ("x-max-length", FieldValue::I32(2)) } else { ("x-delivery-limit", FieldValue::I32(1)) };
+    let ranks = ("x-max-priority", FieldValue::I32(3));
+    let lives = if full { ("x-message-ttl", FieldValue::I32(5)) } else { ("x-expires", FieldValue::I32(30)) };
     let overflow = ("x-overflow", text_value(if to == "x" { "reject-publish-dlx" } else { "drop-head" }));
     let key = ("x-dead-letter-routing-key", text_value("b"));
-    declare_with(name, "durable", arguments(&[("x-dead-letter-exchange", text_value(to)), key, limit, overflow]))
+    declare_with(
+        name,
+        "durable",
+        arguments(&[("x-dead-letter-exchange", text_value(to)), key, limit, overflow, ranks, lives]),
+    )
 }
 
 fn command() -> impl Strategy<Value = Command> {
@@ -119,6 +128,10 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (exchange_name(), exchange_name(), key()).prop_map(|(to, from, key)| unbind_exchange(to, from, key)),
         14 => (exchange_name(), key()).prop_map(|(to, key)| publish_to(to, key, "")),
         10 => name().prop_map(|queue| persistent(queue, "")),
+        6 => (name(), proptest::option::of(0..9_u8), proptest::option::of(0..20_u64)).prop_map(|(queue, priority, lives)| {
+            let expiration = lives.map(|lives| short(&lives.to_string()));
+            publish_with("", queue, "", "", &BasicProperties { priority, expiration, ..BasicProperties::default() })
+        }),
         5 => (name(), name(), flags()).prop_map(|(queue, tag, flags)| consume(queue, tag, flags)),
         2 => name().prop_map(cancel),
         4 => (name(), flags()).prop_map(|(queue, flags)| get(queue, flags)),
@@ -152,6 +165,7 @@ fn event() -> impl Strategy<Value = Event> {
         12 => any::<usize>().prop_map(Event::Answer),
         2 => Just(Event::StartCheckpoint),
         8 => (1..5_usize).prop_map(Event::TakeSlice),
+        5 => (1..9_u64).prop_map(Event::Wait),
         3 => (1..4_usize).prop_map(Event::Sent),
         8 => (1..4_usize).prop_map(Event::Scrub),
     ]
@@ -214,11 +228,11 @@ impl Sync {
         for item in chunk.items {
             self.pieces.push_back(match item {
                 BacklogItem::Part(part) => BasePiece::Part { index: part.index, body: store.part(part).clone() },
-                BacklogItem::Message(BacklogMessage { index, delivery_count, message, bytes }) => {
+                BacklogItem::Message(BacklogMessage { index, delivery_count, expires_ms, message, bytes }) => {
                     let message = message.map_or_else(|| store.message(index).clone(), |message| (*message).clone());
                     assert_eq!(u64::from(bytes), message.body_bytes() + message.properties.len() as u64);
                     assert_eq!(message, *store.message(index));
-                    BasePiece::Message { queue, index, delivery_count, message }
+                    BasePiece::Message { queue, index, delivery_count, expires_ms, message }
                 }
             });
         }
@@ -360,6 +374,7 @@ struct World {
     loads: Vec<Load>,
     part_loads: Vec<PartLoad>,
     committed: Index,
+    time: Time,
     published: u64,
     /// Large messages that are on their way to clients.
     sending: Vec<Arc<Message>>,
@@ -386,6 +401,7 @@ impl World {
             loads: Vec::new(),
             part_loads: Vec::new(),
             committed: Index(0),
+            time: Time { wall_ms: 1_000, steady: Duration::ZERO },
             published: 0,
             sending: Vec::new(),
             indexes: HashMap::new(),
@@ -468,6 +484,11 @@ impl World {
                     assert!(self.scrub.is_done() && self.scrub.progress() == 1.0, "{:?}", self.scrub);
                     self.scrub = self.core.begin_scrub();
                 }
+            }
+            Event::Wait(ms) => {
+                self.time.wall_ms += ms;
+                self.time.steady += Duration::from_millis(ms);
+                self.core.set_time(self.time);
             }
             Event::Sent(count) => _ = self.sending.drain(..count.min(self.sending.len())),
             Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
