@@ -188,7 +188,7 @@ impl Core {
 }
 
 impl Expiries {
-    fn watch(&mut self, queue: &mut Queue, from: u64) {
+    pub(crate) fn watch(&mut self, queue: &mut Queue, from: u64) {
         let watched = &mut queue.session.watched_from;
         if watched.is_some_and(|watched| watched <= from) {
             return;

@@ -174,8 +174,10 @@ impl Core {
     /// The queue has something to deliver once `index` is committed.
     pub(crate) fn expect_commit(&mut self, id: QueueId, index: Index) {
         self.watch_length(id);
-        self.watch_deadlines(id);
         let Some(queue) = self.state.queues.get_mut(&id) else { return };
+        if let Some(first) = queue.first_deadline() {
+            self.expiries.watch(queue, first.get());
+        }
         let session = &mut queue.session;
         if !session.active.is_empty() && !session.dirty && !session.waiting {
             session.waiting = true;
