@@ -12,15 +12,19 @@ use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Recor
 use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
+use crate::dead_letter::DeadLetters;
 use crate::direct_reply::DirectReplies;
 use crate::effect::Outputs;
+use crate::expiry::Expiries;
 use crate::gates::Gates;
 use crate::load::Loads;
 use crate::queue::Queue;
 use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
+use crate::time::Time;
 use crate::transaction::Transactions;
+use crate::unused::Unused;
 
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -47,6 +51,10 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     pub(crate) transactions: Transactions,
     pub(crate) direct_replies: DirectReplies,
+    pub(crate) dead_letters: DeadLetters,
+    pub(crate) time: Time,
+    pub(crate) expiries: Expiries,
+    pub(crate) unused: Unused,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
     /// Of queues and exchanges whose declares do not say.
@@ -86,6 +94,10 @@ impl Core {
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
             direct_replies: DirectReplies::default(),
+            dead_letters: DeadLetters::default(),
+            time: Time::default(),
+            expiries: Expiries::default(),
+            unused: Unused::default(),
             cluster_version: 1,
             default_replication: Replicate::All,
             unconfirmed: 0,
@@ -216,12 +228,19 @@ impl Core {
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
         self.clear_unreplicated(out);
         self.watch_all_lengths();
+        self.watch_all_deadlines();
+        self.watch_all_unused();
     }
 
     /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only
     /// grows.
     pub fn set_cluster_version(&mut self, version: u32) {
         self.cluster_version = self.cluster_version.max(version);
+    }
+
+    /// What time it is, from here on: to be told at least every few milliseconds.
+    pub fn set_time(&mut self, time: Time) {
+        self.time = time;
     }
 
     pub fn cluster_version(&self) -> u32 {

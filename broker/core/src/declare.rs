@@ -221,6 +221,7 @@ impl Core {
     }
 
     fn declared(&mut self, origin: Origin, id: QueueId, no_wait: bool, out: &mut Outputs) {
+        self.note_use(id);
         let Some(queue) = self.state.queues.get(&id) else { return };
         let name = queue.spec.name.clone();
         let (message_count, consumer_count) = (count(queue.ready()), count(queue.session.consumers.len()));
@@ -294,6 +295,9 @@ impl Core {
                 consumers.push((origin, consumer.tag));
             }
         }
+        self.expiries.forget(id, session.watched_from);
+        self.forget_unused(id, session.unused_until);
+        self.forget_condemned(session.condemned, out);
         self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
         self.delete_unbound_exchanges(sources, out);
         Some(Cancelled { deleted: gate, consumers })

@@ -13,6 +13,7 @@ use crate::base::BaseState;
 use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
 use crate::exchange::{Exchange, Routed};
+use crate::expiry::Wishes;
 use crate::parts::Parts;
 use crate::queue::Queue;
 use crate::scrub::Difference;
@@ -69,8 +70,22 @@ pub(crate) struct State {
     pub(crate) limited: usize,
     /// The stores of the last epoch's primary and of the one before, as far as they are known.
     pub(crate) writers: [Option<StoreId>; 2],
+    /// Queues with a time to live for their messages, in number.
+    pub(crate) expiring: usize,
+    /// What time it is, as the last primary to say it said: in milliseconds since 1970. 0: nobody has.
+    pub(crate) wall_ms: u64,
     /// Of the transaction whose decision is next.
     pub(crate) staged: Vec<Staged>,
+}
+
+/// A message on its way into its queues.
+#[derive(Debug)]
+pub(crate) struct Arriving<'a> {
+    pub(crate) bytes: u32,
+    pub(crate) parts: Option<&'a Arc<[PartRef]>>,
+    pub(crate) wishes: Wishes,
+    /// If it stays in memory.
+    pub(crate) resident: Option<Arc<Message>>,
 }
 
 /// Whether messages stay in memory as they come. Either way they are in the log, or about to be.
@@ -100,6 +115,8 @@ impl Default for State {
             evictable: Evictable::default(),
             unreplicated: 0,
             limited: 0,
+            expiring: 0,
+            wall_ms: 0,
             writers: [None, None],
             staged: Vec::new(),
         }
@@ -121,6 +138,7 @@ impl State {
             return Err(ApplyError::AmidTransaction { index });
         }
         match record {
+            Record::Time { wall_ms } => self.wall_ms = *wall_ms,
             Record::EpochStart { primary, .. } => {
                 self.writers = [self.writers[1], Some(primary.store)];
                 self.staged = Vec::new();
@@ -205,7 +223,8 @@ impl State {
 
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         self.unreplicated += usize::from(!queue.is_replicated());
-        self.limited += usize::from(queue.limits.is_some());
+        self.limited += usize::from(queue.rules.limits.is_some());
+        self.expiring += usize::from(queue.rules.message_ttl.is_some());
         self.names.insert(queue.spec.name.clone(), queue.id);
         self.queues.insert(queue.id, queue);
     }
@@ -213,7 +232,8 @@ impl State {
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
         let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
         self.unreplicated -= usize::from(!queue.is_replicated());
-        self.limited -= usize::from(queue.limits.is_some());
+        self.limited -= usize::from(queue.rules.limits.is_some());
+        self.expiring -= usize::from(queue.rules.message_ttl.is_some());
         self.evictable.remove(&mut queue);
         self.names.remove(&queue.spec.name);
         self.unbind_destination(&Destination::Queue(id));
@@ -254,7 +274,13 @@ impl State {
     ) -> Result<(), ApplyError> {
         self.check_publish(index, targets, here, message)?;
         let resident = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.take_in(index, targets, here, message_bytes(message), message.parts.as_ref(), resident);
+        let arriving = Arriving {
+            bytes: message_bytes(message),
+            parts: message.parts.as_ref(),
+            wishes: Wishes::of(&message.properties),
+            resident,
+        };
+        self.take_in(index, targets, here, arriving);
         Ok(())
     }
 
@@ -275,16 +301,9 @@ impl State {
         message.parts.as_ref().map_or(Ok(()), |parts| self.parts.check(index, parts))
     }
 
-    /// A message comes into its queues, which are there, each in one of the lists. `resident`: it stays in memory.
-    pub(crate) fn take_in(
-        &mut self,
-        index: Index,
-        targets: &[QueueId],
-        here: &[QueueId],
-        bytes: u32,
-        parts: Option<&Arc<[PartRef]>>,
-        resident: Option<Arc<Message>>,
-    ) {
+    /// A message comes into its queues, which are there, each in one of the lists.
+    pub(crate) fn take_in(&mut self, index: Index, targets: &[QueueId], here: &[QueueId], arriving: Arriving<'_>) {
+        let Arriving { bytes, parts, wishes, resident } = arriving;
         if let Some(parts) = parts {
             self.parts.claim(index, parts, targets.len() + here.len());
         }
@@ -293,12 +312,13 @@ impl State {
         self.tally.publish(index, targets.len() + here.len(), bytes, resident.as_ref());
         for target in targets.iter().chain(here) {
             let Some(queue) = self.queues.get_mut(target) else { continue };
+            let expires = wishes.deadline(queue, self.wall_ms);
             match &resident {
                 Some((message, _)) => {
-                    queue.push(index, Entry::resident(message.clone(), bytes));
+                    queue.push(index, Entry::resident(message.clone(), bytes), wishes.priority, expires);
                     self.evictable.note(queue);
                 }
-                None => queue.push(index, stored()),
+                None => queue.push(index, stored(), wishes.priority, expires),
             }
         }
     }
@@ -422,8 +442,10 @@ impl State {
         assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
-        let limited = self.queues.values().filter(|queue| queue.limits.is_some()).count();
+        let limited = self.queues.values().filter(|queue| queue.rules.limits.is_some()).count();
         assert_eq!(self.limited, limited, "queues with a limit");
+        let expiring = self.queues.values().filter(|queue| queue.rules.message_ttl.is_some()).count();
+        assert_eq!(self.expiring, expiring, "queues whose messages expire");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());

@@ -7,15 +7,18 @@
 
 mod confirms;
 mod consumers;
+mod dead_letters;
 mod desk;
 mod direct_replies;
 mod errors;
+mod expiry;
 mod harness;
 mod large;
 mod limits;
 mod memory;
 mod priorities;
 mod random;
+mod ranks;
 mod replicas;
 mod scrub;
 mod selective;

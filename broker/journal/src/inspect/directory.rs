@@ -298,6 +298,7 @@ impl CheckpointSeen {
             BasePiece::Start { .. }
             | BasePiece::TopologyEnd
             | BasePiece::Writer { .. }
+            | BasePiece::Time { .. }
             | BasePiece::Message { .. }
             | BasePiece::Part { .. }
             | BasePiece::QueueDone { .. }
