@@ -42,6 +42,9 @@
 //!
 //! [`Record`]: understudy_record::Record
 
+mod access;
+mod accounts;
+mod administration;
 mod ahead;
 mod arguments;
 mod base;
@@ -81,9 +84,14 @@ mod stats;
 mod tally;
 mod topic;
 mod transaction;
+mod vhost;
 
+pub use accounts::GUEST;
+pub use administration::{
+    AdminCommand, BindingDefinition, Definitions, Limit, LimitOf, Login, Refusal, UserDefinition, VhostDefinition,
+};
 pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
-pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
+pub use command::{Account, ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
@@ -91,6 +99,7 @@ pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
 pub use understudy_record::BacklogCursor;
+pub use vhost::DEFAULT_VHOST;
 
 /// Deliveries that one channel may leave unacknowledged, whatever prefetch it asked for: 16 MB of bookkeeping at most. A
 /// client that set no limit and acknowledges nothing stops here instead of being handed the whole queue.
@@ -125,6 +134,24 @@ pub const SELECTIVE_REPLICATION_SINCE: u32 = 2;
 
 /// The version of the cluster from which on transactions are written. Replicas before it do not know their records.
 pub const TRANSACTIONS_SINCE: u32 = 2;
+
+/// The version of the cluster from which on virtual hosts, users, permissions and limits are written.
+pub const ADMINISTRATION_SINCE: u32 = 3;
+
+/// Virtual hosts: each takes a few KiB, with the exchanges that it has from the start.
+pub const MAX_VHOSTS: usize = 10_000;
+
+/// Users in the log.
+pub const MAX_USERS: usize = 10_000;
+
+/// Permissions, and as many topic permissions.
+pub const MAX_PERMISSIONS: usize = 100_000;
+
+/// Of a password's hash, a description or a pattern, in octets: far more than anybody writes.
+pub const MAX_TEXT_BYTES: usize = 4096;
+
+/// Tags of a user or a virtual host.
+pub const MAX_TAGS: usize = 64;
 
 /// Messages of one transaction: its commit writes them in one step, which should stay at some tens of milliseconds.
 pub const MAX_TRANSACTION_MESSAGES: usize = 1 << 15;

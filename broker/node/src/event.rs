@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use understudy_core::{BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
+use understudy_core::{AmqpError, BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
 use understudy_election::Stored;
 use understudy_record::{Alarms, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
@@ -17,6 +17,8 @@ pub enum ClientEvent {
         id: ConnectionId,
         info: ConnectionInfo,
         outbox: Outbox,
+        /// Whether it may: if not, it is not known here. Dropped without a word where the outbox says why.
+        answer: oneshot::Sender<Result<(), AmqpError>>,
     },
     Commands {
         id: ConnectionId,

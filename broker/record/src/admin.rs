@@ -14,17 +14,43 @@ pub enum Admin {
     /// The virtual host's id is this record's index. It has the exchanges that each has.
     VhostCreate(VhostSpec),
     /// Its queues with their messages, its exchanges, its bindings and what users may do in it go with it.
-    VhostDelete { vhost: VhostId },
+    VhostDelete {
+        vhost: VhostId,
+    },
     /// A new user, or another password or other tags of one; what it may do and its limits stay.
     UserPut(UserSpec),
     /// What it may do goes with it. Of the user that exists without a record: from here on it does not.
-    UserDelete { name: ShortStr },
-    PermissionPut { user: ShortStr, vhost: VhostId, permission: Permission },
-    PermissionDelete { user: ShortStr, vhost: VhostId },
-    TopicPermissionPut { user: ShortStr, vhost: VhostId, exchange: ShortStr, permission: TopicPermission },
-    TopicPermissionDelete { user: ShortStr, vhost: VhostId, exchange: ShortStr },
-    VhostLimits { vhost: VhostId, limits: VhostLimits },
-    UserLimits { user: ShortStr, limits: UserLimits },
+    UserDelete {
+        name: ShortStr,
+    },
+    PermissionPut {
+        user: ShortStr,
+        vhost: VhostId,
+        permission: Permission,
+    },
+    PermissionDelete {
+        user: ShortStr,
+        vhost: VhostId,
+    },
+    TopicPermissionPut {
+        user: ShortStr,
+        vhost: VhostId,
+        exchange: ShortStr,
+        permission: TopicPermission,
+    },
+    TopicPermissionDelete {
+        user: ShortStr,
+        vhost: VhostId,
+        exchange: ShortStr,
+    },
+    VhostLimits {
+        vhost: VhostId,
+        limits: VhostLimits,
+    },
+    UserLimits {
+        user: ShortStr,
+        limits: UserLimits,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -25,8 +25,7 @@ pub use body::{Body, Rope};
 pub use cursor::BacklogCursor;
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
 pub use ids::{
-    Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,
-    VhostId,
+    Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, VhostId,
 };
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,

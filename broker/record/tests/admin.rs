@@ -83,57 +83,93 @@ fn shop() -> VhostSpec {
 
 #[test]
 fn virtual_hosts() {
-    check(&Record::Admin(Admin::VhostCreate(shop())), &expect![[r#"
+    check(
+        &Record::Admin(Admin::VhostCreate(shop())),
+        &expect![[r#"
         280473686f7006000000412073686f70
         0200000001610162
-    "#]]);
-    check(&Record::Admin(Admin::VhostDelete { vhost: SHOP }), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::Admin(Admin::VhostDelete { vhost: SHOP }),
+        &expect![[r#"
         290700000000000000
-    "#]]);
+    "#]],
+    );
     let limits = VhostLimits { max_connections: Some(0), max_queues: None };
-    check(&Record::Admin(Admin::VhostLimits { vhost: SHOP, limits }), &expect![[r#"
+    check(
+        &Record::Admin(Admin::VhostLimits { vhost: SHOP, limits }),
+        &expect![[r#"
         31070000000000000001000000000000
         000000
-    "#]]);
-    check_piece(&BasePiece::Vhost { id: SHOP, spec: shop() }, &expect![[r#"
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Vhost { id: SHOP, spec: shop() },
+        &expect![[r#"
         1407000000000000000473686f700600
         0000412073686f700200000001610162
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
 fn what_is_in_another_virtual_host() {
-    check(&Record::ExchangeDeclare(exchange()).within(SHOP), &expect![[r#"
+    check(
+        &Record::ExchangeDeclare(exchange()).within(SHOP),
+        &expect![[r#"
         2a070000000000000003026578030100
         0004000000016b7401
-    "#]]);
-    check(&Record::ExchangeDelete { name: short("ex") }.within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::ExchangeDelete { name: short("ex") }.within(SHOP),
+        &expect![[r#"
         2a070000000000000004026578
-    "#]]);
-    check(&Record::QueueDeclare(queue()).within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::QueueDeclare(queue()).within(SHOP),
+        &expect![[r#"
         2a07000000000000001b020171010000
         00000000
-    "#]]);
-    check(&Record::Bind(binding()).within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::Bind(binding()).within(SHOP),
+        &expect![[r#"
         2a070000000000000007026578010900
         000000000000016b00000000
-    "#]]);
-    check(&Record::Unbind(binding()).within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::Unbind(binding()).within(SHOP),
+        &expect![[r#"
         2a070000000000000008026578010900
         000000000000016b00000000
-    "#]]);
-    check_piece(&BasePiece::Exchange(exchange()).within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Exchange(exchange()).within(SHOP),
+        &expect![[r#"
         15070000000000000002026578030100
         0004000000016b7401
-    "#]]);
-    check_piece(&BasePiece::Queue { id: QueueId(Index(9)), spec: queue() }.within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Queue { id: QueueId(Index(9)), spec: queue() }.within(SHOP),
+        &expect![[r#"
         1507000000000000000e020900000000
         000000017101000000000000
-    "#]]);
-    check_piece(&BasePiece::Binding(binding()).within(SHOP), &expect![[r#"
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Binding(binding()).within(SHOP),
+        &expect![[r#"
         15070000000000000004026578010900
         000000000000016b00000000
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -170,45 +206,69 @@ fn nothing_else_stands_in_a_virtual_host() {
 fn users_and_what_they_may_do() {
     let password = PasswordHash { algorithm: HashAlgorithm::RabbitSha256, text: "aGFzaA==".into() };
     let user = UserSpec { name: short("anna"), password, tags: vec![short("monitoring")] };
-    check(&Record::Admin(Admin::UserPut(user.clone())), &expect![[r#"
+    check(
+        &Record::Admin(Admin::UserPut(user.clone())),
+        &expect![[r#"
         2b04616e6e6102080000006147467a61
         413d3d010000000a6d6f6e69746f7269
         6e67
-    "#]]);
-    check(&Record::Admin(Admin::UserDelete { name: short("anna") }), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::Admin(Admin::UserDelete { name: short("anna") }),
+        &expect![[r#"
         2c04616e6e61
-    "#]]);
+    "#]],
+    );
     let permission = Permission { configure: "^a".into(), write: ".*".into(), read: String::new() };
     let put = Admin::PermissionPut { user: short("anna"), vhost: SHOP, permission };
-    check(&Record::Admin(put.clone()), &expect![[r#"
+    check(
+        &Record::Admin(put.clone()),
+        &expect![[r#"
         2d04616e6e6107000000000000000200
         00005e61020000002e2a00000000
-    "#]]);
-    check(&Record::Admin(Admin::PermissionDelete { user: short("anna"), vhost: VhostId::DEFAULT }), &expect![[r#"
+    "#]],
+    );
+    check(
+        &Record::Admin(Admin::PermissionDelete { user: short("anna"), vhost: VhostId::DEFAULT }),
+        &expect![[r#"
         2e04616e6e610000000000000000
-    "#]]);
+    "#]],
+    );
     let permission = TopicPermission { write: "^w".into(), read: "^{username}".into() };
     let exchange = short("amq.topic");
     let topic = Admin::TopicPermissionPut { user: short("anna"), vhost: SHOP, exchange: exchange.clone(), permission };
-    check(&Record::Admin(topic), &expect![[r#"
+    check(
+        &Record::Admin(topic),
+        &expect![[r#"
         2f04616e6e6107000000000000000961
         6d712e746f706963020000005e770b00
         00005e7b757365726e616d657d
-    "#]]);
+    "#]],
+    );
     let topic = Admin::TopicPermissionDelete { user: short("anna"), vhost: SHOP, exchange };
-    check(&Record::Admin(topic), &expect![[r#"
+    check(
+        &Record::Admin(topic),
+        &expect![[r#"
         3004616e6e6107000000000000000961
         6d712e746f706963
-    "#]]);
+    "#]],
+    );
     let limits = UserLimits { max_connections: Some(3), max_channels: Some(u64::MAX) };
-    check(&Record::Admin(Admin::UserLimits { user: short("anna"), limits }), &expect![[r#"
+    check(
+        &Record::Admin(Admin::UserLimits { user: short("anna"), limits }),
+        &expect![[r#"
         3204616e6e6101030000000000000001
         ffffffffffffffff
-    "#]]);
-    check_piece(&BasePiece::Admin(put), &expect![[r#"
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Admin(put),
+        &expect![[r#"
         162d04616e6e61070000000000000002
         0000005e61020000002e2a00000000
-    "#]]);
+    "#]],
+    );
     assert!(!format!("{user:?}").contains("aGFzaA"), "a hash in a log of text");
 }
 
@@ -246,8 +306,11 @@ fn admin() -> impl Strategy<Value = Admin> {
         (any_short(), vhost(), any_short(), text(), text()).prop_map(|(user, vhost, exchange, write, read)| {
             Admin::TopicPermissionPut { user, vhost, exchange, permission: TopicPermission { write, read } }
         }),
-        (any_short(), vhost(), any_short())
-            .prop_map(|(user, vhost, exchange)| Admin::TopicPermissionDelete { user, vhost, exchange }),
+        (any_short(), vhost(), any_short()).prop_map(|(user, vhost, exchange)| Admin::TopicPermissionDelete {
+            user,
+            vhost,
+            exchange
+        }),
         (vhost(), limit(), limit()).prop_map(|(vhost, max_connections, max_queues)| Admin::VhostLimits {
             vhost,
             limits: VhostLimits { max_connections, max_queues }

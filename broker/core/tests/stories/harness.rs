@@ -12,8 +12,8 @@ use understudy_core::{
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Position, ProcessId, QueueId,
-    Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
+    Admin, BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Permission, Position,
+    ProcessId, QueueId, Record, ReplicaName, Replicate, Settled, ShortStr, StoreId, TopicPermission,
 };
 
 pub(crate) struct Story {
@@ -81,7 +81,7 @@ pub(crate) fn uncommitted_story() -> Story {
 
 pub(crate) fn promoted(mut core: Core) -> Core {
     let mut out = Outputs::default();
-    core.set_cluster_version(2);
+    core.set_cluster_version(3);
     core.promote(&mut out);
     assert!(out.records.is_empty(), "nothing to clear up");
     core
@@ -138,8 +138,9 @@ impl Story {
     fn open(&mut self, connection: u64, channel: u16) {
         let mut out = Outputs::default();
         if !self.open.iter().any(|(open, _)| *open == connection) {
-            let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection != 9 };
-            self.core.connection_opened(ConnectionId(connection), info);
+            let consumer_cancel_notify = connection != 9;
+            let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify, ..ConnectionInfo::default() };
+            self.core.connection_opened(ConnectionId(connection), info).expect("it may do everything");
         }
         if !self.open.contains(&(connection, channel)) {
             self.core.handle(ConnectionId(connection), ChannelId(channel), Command::ChannelOpen, &mut out);
@@ -481,6 +482,31 @@ pub(crate) fn epoch_start() -> Record {
 
 // ---- in words
 
+fn describe_admin(change: &Admin) -> String {
+    match change {
+        Admin::VhostCreate(spec) => format!("create vhost {}", spec.name),
+        Admin::VhostDelete { vhost } => format!("delete vhost @{vhost}"),
+        Admin::UserPut(spec) => format!("user {} {:?}", spec.name, spec.tags),
+        Admin::UserDelete { name } => format!("delete user {name}"),
+        Admin::PermissionPut { user, vhost, permission: Permission { configure, write, read } } => {
+            format!("permit {user} in @{vhost} '{configure}' '{write}' '{read}'")
+        }
+        Admin::PermissionDelete { user, vhost } => format!("forbid {user} in @{vhost}"),
+        Admin::TopicPermissionPut { user, vhost, exchange, permission: TopicPermission { write, read } } => {
+            format!("permit {user} topics of {exchange} in @{vhost} '{write}' '{read}'")
+        }
+        Admin::TopicPermissionDelete { user, vhost, exchange } => {
+            format!("free topics of {exchange} in @{vhost} for {user}")
+        }
+        Admin::VhostLimits { vhost, limits } => {
+            format!("limit @{vhost} to {:?} connections, {:?} queues", limits.max_connections, limits.max_queues)
+        }
+        Admin::UserLimits { user, limits } => {
+            format!("limit {user} to {:?} connections, {:?} channels", limits.max_connections, limits.max_channels)
+        }
+    }
+}
+
 pub(crate) fn describe_record(record: &Record) -> String {
     match record {
         Record::EpochStart { .. } => "epoch start".to_owned(),
@@ -491,6 +517,8 @@ pub(crate) fn describe_record(record: &Record) -> String {
             format!("declare {} exchange {}{flags}{}", spec.kind.name(), spec.name, replication(spec.replicate))
         }
         Record::ExchangeDelete { name } => format!("delete exchange {name}"),
+        Record::In { vhost, change } => format!("in @{vhost}: {}", describe_record(change)),
+        Record::Admin(change) => describe_admin(change),
         Record::QueueDeclare(spec) => {
             let flags = [("durable", spec.durable), ("exclusive", spec.exclusive), ("auto-delete", spec.auto_delete)];
             // An exclusive one never is.

@@ -390,10 +390,11 @@ impl World {
                 }
                 let (id, channel) = (ConnectionId(connection), ChannelId(channel));
                 if self.core.stats().connections < 3 {
-                    let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection == 1 };
+                    let (user, consumer_cancel_notify) = ("guest".to_owned(), connection == 1);
+                    let info = ConnectionInfo { user, consumer_cancel_notify, ..ConnectionInfo::default() };
                     (1..4).for_each(|id| {
                         self.core.connection_closed(ConnectionId(id), &mut out);
-                        self.core.connection_opened(ConnectionId(id), info.clone());
+                        self.core.connection_opened(ConnectionId(id), info.clone()).unwrap();
                     });
                 }
                 self.core.handle(id, channel, Command::ChannelOpen, &mut out);
@@ -664,7 +665,7 @@ proptest! {
     ) {
         let mut core = promoted(Core::new(1));
         let (id, channel, mut out) = (ConnectionId(1), ChannelId(1), Outputs::default());
-        core.connection_opened(id, ConnectionInfo { user: String::new(), consumer_cancel_notify: true });
+        core.connection_opened(id, ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() }).unwrap();
         for command in [Command::ChannelOpen, select(), declare("a", "")] {
             core.handle(id, channel, command, &mut out);
         }
