@@ -27,7 +27,7 @@ use crate::{ADMINISTRATION_SINCE, MAX_PERMISSIONS, MAX_TAGS, MAX_TEXT_BYTES, MAX
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AdminCommand {
-    /// One that is there, and the same, is left as it is.
+    /// One that is there is left as it is. It is as it should be if its description and tags are these, or none are given.
     AddVhost(VhostSpec),
     DeleteVhost {
         name: ShortStr,
@@ -255,7 +255,8 @@ impl Core {
 
     fn add_vhost(&mut self, spec: VhostSpec, out: &mut Outputs) -> Result<(), Refusal> {
         if let Some(known) = self.state.vhosts.named(&spec.name) {
-            return match known.spec == spec {
+            let unsaid = spec.description.is_empty() && spec.tags.is_empty();
+            return match unsaid || known.spec == spec {
                 true => Ok(()),
                 false => Err(Refusal::Differs(format!(
                     "virtual host '{}' exists with another description or other tags",

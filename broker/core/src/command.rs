@@ -180,6 +180,7 @@ impl ConnectionInfo {
     }
 
     pub(crate) fn is_same_user(&self, other: &Self) -> bool {
-        self.user == other.user
+        let elsewhere = |info: &Self| info.account == Account::Elsewhere;
+        self.user == other.user && elsewhere(self) == elsewhere(other)
     }
 }
