@@ -7,6 +7,8 @@
 //! - A user's or virtual host's end closes its connections, once it is committed.
 //! - A limit counts for what comes after it; what is beyond it already stays.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use understudy_record::{
     Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, PasswordHash, Permission, QueueId, QueueSpec,
@@ -163,7 +165,7 @@ pub struct UserDefinition {
 /// Who may log in, as far as the log says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    pub users: Vec<(ShortStr, PasswordHash)>,
+    pub users: BTreeMap<ShortStr, PasswordHash>,
     /// `guest` is there without a record.
     pub has_open_guest: bool,
 }
@@ -550,6 +552,11 @@ impl Core {
             Destination::Exchange(name) => (name, false),
         };
         Some(BindingDefinition { vhost, source, destination, to_queue, routing_key, arguments })
+    }
+
+    /// How far publishers may have their confirms.
+    pub fn confirmable(&self) -> Index {
+        self.confirmable
     }
 
     /// Who may log in, if that is not what it was at the change of that number; and the number of this one.

@@ -283,9 +283,9 @@ impl Connection {
         let (user, password) = (credentials.user.clone(), credentials.password);
         let verified = tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await;
         let user = String::from_utf8_lossy(&credentials.user).into_owned();
-        if verified.unwrap_or(false) {
+        if let Ok(Some(account)) = verified {
             tracing::debug!(peer = %self.peer, %user, "logged in");
-            self.user = user;
+            (self.user, self.account) = (user, account);
             self.protocol.accept_authentication(self.now());
         } else {
             self.amqp.metrics.refused_logins.inc();
