@@ -48,7 +48,7 @@ impl Run {
                 connection,
                 ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() },
             )
-            .unwrap();
+            .expect("it may do everything");
             core.handle(connection, CHANNEL, Command::ChannelOpen, &mut out);
         }
         let queue = ShortStr::from_static("queue");

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use understudy_protocol::FieldValue;
 use understudy_record::{
     Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, PasswordHash, Permission, QueueId, QueueSpec,
     Record, ShortStr, TopicPermission, UserLimits, UserSpec, VhostId, VhostLimits, VhostSpec,
@@ -17,6 +18,7 @@ use understudy_record::{
 
 use crate::access::{check_pattern, check_topic_pattern};
 use crate::accounts::GUEST;
+use crate::arguments;
 use crate::binding::BindWish;
 use crate::client::Origin;
 use crate::command::{Account, ChannelId};
@@ -490,7 +492,12 @@ impl Core {
             false => self.exchange_binding(vhost, destination, wish),
         };
         let binding = binding.map_err(|failure| refusal(false, &failure))?;
-        self.ensure_bound(vhost, binding, out);
+        // A number's type does not come through a text.
+        let is_there =
+            self.state.bindings_to(vhost, &binding.destination).any(|other| is_same_binding(other, &binding));
+        if !is_there {
+            self.ensure_bound(vhost, binding, out);
+        }
         Ok(())
     }
 
@@ -595,6 +602,22 @@ impl Core {
         self.write(Record::Admin(change), out);
         Ok(())
     }
+}
+
+/// To the same destination.
+fn is_same_binding(one: &Binding, other: &Binding) -> bool {
+    if (&one.source, &one.routing_key) != (&other.source, &other.routing_key) {
+        return false;
+    }
+    let tables = (arguments::decode(&one.arguments), arguments::decode(&other.arguments));
+    let (Some(one), Some(other)) = tables else { return false };
+    let same = |(name, value): (&ShortStr, &FieldValue)| {
+        std::str::from_utf8(name.as_bytes())
+            .ok()
+            .and_then(|name| other.get(name))
+            .is_some_and(|other| arguments::same_value(value, other))
+    };
+    one.len() == other.len() && one.iter().all(same)
 }
 
 /// `there`: what was asked for is, as something else.

@@ -21,11 +21,12 @@ const DEFINITIONS_PER_MESSAGE: usize = 500;
 /// Changes in one request: some milliseconds of the core thread.
 const MAX_CHANGES: usize = 1000;
 
-pub(super) fn commands(request: wire::AdministerRequest) -> Result<Vec<AdminCommand>, Status> {
+/// Each change, or what is wrong with it.
+pub(super) fn commands(request: wire::AdministerRequest) -> Result<Vec<Result<AdminCommand, String>>, Status> {
     if request.changes.len() > MAX_CHANGES {
         return Err(Status::invalid_argument(format!("more than {MAX_CHANGES} changes in one request")));
     }
-    request.changes.into_iter().map(|change| command(change).map_err(Status::invalid_argument)).collect()
+    Ok(request.changes.into_iter().map(command).collect())
 }
 
 fn command(change: wire::AdminChange) -> Result<AdminCommand, String> {
@@ -130,9 +131,15 @@ fn tags(texts: &[String]) -> Result<Vec<ShortStr>, String> {
     texts.iter().map(|text| name(text)).collect()
 }
 
-pub(super) fn outcomes(outcomes: AdminOutcomes) -> wire::AdministerReply {
+/// Of each change: of those that made sense the core's, of the others what is wrong.
+pub(super) fn outcomes(wrong: Vec<Result<(), String>>, outcomes: AdminOutcomes) -> wire::AdministerReply {
     use wire::admin_outcome::Kind;
-    let outcomes = outcomes.into_iter().map(|outcome| {
+    let mut outcomes = outcomes.into_iter();
+    let all = wrong.into_iter().filter_map(|change| match change {
+        Ok(()) => outcomes.next(),
+        Err(why) => Some(Err(Refusal::Refused(why))),
+    });
+    let outcomes = all.map(|outcome| {
         let (kind, why) = match outcome {
             Ok(true) => (Kind::Changed, String::new()),
             Ok(false) => (Kind::Unchanged, String::new()),

@@ -97,9 +97,11 @@ impl wire::control_server::Control for ControlService {
         &self,
         request: Request<wire::AdministerRequest>,
     ) -> Result<Response<wire::AdministerReply>, Status> {
-        let commands = administration::commands(request.into_inner())?;
+        let mut commands = Vec::new();
+        let wrong = administration::commands(request.into_inner())?.into_iter();
+        let wrong = wrong.map(|command| command.map(|command| commands.push(command))).collect();
         let outcomes = self.ask(|reply| ControlEvent::Administer(commands, reply)).await?;
-        Ok(Response::new(administration::outcomes(outcomes)))
+        Ok(Response::new(administration::outcomes(wrong, outcomes)))
     }
 
     async fn read_definitions(
