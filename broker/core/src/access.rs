@@ -390,6 +390,13 @@ impl Core {
         }
     }
 
+    /// A user whom only the shell knows has none that counts.
+    pub(crate) fn has_tag(&self, info: &ConnectionInfo, tag: &str) -> bool {
+        let name = info.user_name().filter(|_| info.account != Account::Elsewhere);
+        let user = name.and_then(|name| self.state.accounts.user(&name));
+        user.is_some_and(|user| user.tags.iter().any(|other| other.as_bytes() == tag.as_bytes()))
+    }
+
     /// The user of a connection may open another channel. Costs nothing where there is no limit.
     pub(crate) fn check_channels(&self, id: ConnectionId) -> Result<(), Failure> {
         if !self.state.accounts.has_users() {

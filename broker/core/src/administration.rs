@@ -10,20 +10,17 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use understudy_protocol::FieldValue;
 use understudy_record::{
-    Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, PasswordHash, Permission, QueueId, QueueSpec,
-    Record, ShortStr, TopicPermission, UserLimits, UserSpec, VhostId, VhostLimits, VhostSpec,
+    Admin, ExchangeKind, Index, PasswordHash, Permission, QueueId, Record, ShortStr, TopicPermission, UserLimits,
+    UserSpec, VhostId, VhostLimits, VhostSpec,
 };
 
 use crate::access::{check_pattern, check_topic_pattern};
 use crate::accounts::GUEST;
-use crate::arguments;
-use crate::binding::BindWish;
 use crate::client::Origin;
-use crate::command::{Account, ChannelId};
+use crate::command::{Account, ChannelId, ConnectionId};
 use crate::core::Core;
-use crate::declare::{ExchangeFlags, QueueFlags};
+use crate::definitions::BindingDefinition;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::session::Connection;
@@ -113,18 +110,6 @@ pub enum Limit {
     MaxChannels,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BindingDefinition {
-    pub vhost: ShortStr,
-    pub source: ShortStr,
-    /// A queue's name, or an exchange's.
-    pub destination: ShortStr,
-    pub to_queue: bool,
-    pub routing_key: ShortStr,
-    /// An encoded AMQP table, without its length.
-    pub arguments: Bytes,
-}
-
 /// Why nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -133,35 +118,6 @@ pub enum Refusal {
     Differs(String),
     #[error("{0}")]
     Refused(String),
-}
-
-/// What is there, without what a broker has by itself and what ends with its connection.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Definitions {
-    pub vhosts: Vec<VhostDefinition>,
-    pub users: Vec<UserDefinition>,
-    /// `guest` is there without a record.
-    pub has_open_guest: bool,
-    /// User, virtual host, and what the one may do in the other.
-    pub permissions: Vec<(ShortStr, ShortStr, Permission)>,
-    /// The same with the exchange.
-    pub topic_permissions: Vec<(ShortStr, ShortStr, ShortStr, TopicPermission)>,
-    /// Each with its virtual host, here and below.
-    pub exchanges: Vec<(ShortStr, ExchangeSpec)>,
-    pub queues: Vec<(ShortStr, QueueSpec)>,
-    pub bindings: Vec<BindingDefinition>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VhostDefinition {
-    pub spec: VhostSpec,
-    pub limits: VhostLimits,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserDefinition {
-    pub spec: UserSpec,
-    pub limits: UserLimits,
 }
 
 /// Who may log in, as far as the log says.
@@ -174,7 +130,7 @@ pub struct Login {
 
 type Outcome = Result<bool, Refusal>;
 
-fn refused<T>(why: impl Into<String>) -> Result<T, Refusal> {
+pub(crate) fn refused<T>(why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal::Refused(why.into()))
 }
 
@@ -231,24 +187,8 @@ impl Core {
                 self.renew_access(Some(&user), Some(vhost));
             }
             AdminCommand::SetLimit { of, limit, value } => self.set_limit(of, limit, value, out)?,
-            AdminCommand::DeclareExchange { vhost, name, kind, durable, auto_delete, internal, arguments } => {
-                let vhost = self.vhost_id(&vhost)?;
-                self.check_writable(vhost)?;
-                let flags = ExchangeFlags { durable, auto_delete, internal };
-                let there = self.state.vhost(vhost).exchanges.contains_key(&name);
-                let declared = self.ensure_exchange(vhost, None, name, kind, flags, arguments, out);
-                declared.map_err(|failure| refusal(there, &failure))?;
-            }
-            AdminCommand::DeclareQueue { vhost, name, durable, auto_delete, arguments } => {
-                let vhost = self.vhost_id(&vhost)?;
-                self.check_writable(vhost)?;
-                if name.is_empty() {
-                    return refused("a queue without a name");
-                }
-                let flags = QueueFlags { durable, exclusive: false, auto_delete };
-                let there = self.state.vhost(vhost).names.contains_key(&name);
-                let declared = self.ensure_queue(vhost, None, name, flags, arguments, out);
-                declared.map_err(|failure| refusal(there, &failure))?;
+            command @ (AdminCommand::DeclareExchange { .. } | AdminCommand::DeclareQueue { .. }) => {
+                self.declare_as_defined(command, out)?;
             }
             AdminCommand::Bind(binding) => self.bind_as_defined(binding, out)?,
         }
@@ -306,7 +246,7 @@ impl Core {
     }
 
     /// What these had is given back, and nothing is heard of them any more; they are told with the commit of what ends them.
-    fn end_connections(&mut self, ended: impl Fn(&Connection) -> bool, out: &mut Outputs) -> Vec<crate::ConnectionId> {
+    fn end_connections(&mut self, ended: impl Fn(&Connection) -> bool, out: &mut Outputs) -> Vec<ConnectionId> {
         let of = self.connections.iter().filter(|(_, connection)| !connection.failed && ended(connection));
         let mut closed: Vec<_> = of.map(|(id, _)| *id).collect();
         closed.sort_unstable();
@@ -320,7 +260,7 @@ impl Core {
         closed
     }
 
-    fn close_once_committed(&mut self, gate: Index, closed: Vec<crate::ConnectionId>, failure: Failure) {
+    fn close_once_committed(&mut self, gate: Index, closed: Vec<ConnectionId>, failure: Failure) {
         if !closed.is_empty() {
             let error = failure.of(understudy_protocol::MethodId::NONE);
             let closed = closed.into_iter().map(|id| (id, error.clone()));
@@ -480,87 +420,6 @@ impl Core {
         Ok(())
     }
 
-    // ---- definitions
-
-    fn bind_as_defined(&mut self, definition: BindingDefinition, out: &mut Outputs) -> Result<(), Refusal> {
-        let BindingDefinition { vhost, source, destination, to_queue, routing_key, arguments } = definition;
-        let vhost = self.vhost_id(&vhost)?;
-        self.check_writable(vhost)?;
-        let wish = BindWish { source, routing_key, arguments };
-        let binding = match to_queue {
-            true => self.queue_binding(vhost, None, &destination, wish),
-            false => self.exchange_binding(vhost, destination, wish),
-        };
-        let binding = binding.map_err(|failure| refusal(false, &failure))?;
-        // A number's type does not come through a text.
-        let is_there =
-            self.state.bindings_to(vhost, &binding.destination).any(|other| is_same_binding(other, &binding));
-        if !is_there {
-            self.ensure_bound(vhost, binding, out);
-        }
-        Ok(())
-    }
-
-    /// `topology`: with exchanges, queues and bindings. Visits all there is.
-    pub fn definitions(&self, topology: bool) -> Definitions {
-        let state = &self.state;
-        let name = |id: VhostId| state.vhosts.get(id).map(|vhost| vhost.name().clone());
-        let vhosts = state.vhosts.iter();
-        let vhosts = vhosts.map(|vhost| VhostDefinition { spec: vhost.spec.clone(), limits: vhost.limits }).collect();
-        let users = state.accounts.users().map(|(name, user)| {
-            let spec = UserSpec { name: name.clone(), password: user.password.clone(), tags: user.tags.clone() };
-            UserDefinition { spec, limits: user.limits }
-        });
-        let permissions = state.accounts.permissions();
-        let permissions =
-            permissions.filter_map(|(user, vhost, allowed)| Some((user.clone(), name(vhost)?, allowed.clone())));
-        let topics = state.accounts.topic_permissions();
-        let topics = topics.filter_map(|(user, vhost, exchange, allowed)| {
-            Some((user.clone(), name(vhost)?, exchange.clone(), allowed.clone()))
-        });
-        let mut definitions = Definitions {
-            vhosts,
-            users: users.collect(),
-            has_open_guest: state.accounts.has_open_guest(),
-            permissions: permissions.collect(),
-            topic_permissions: topics.collect(),
-            ..Definitions::default()
-        };
-        if topology {
-            self.define_topology(&mut definitions);
-        }
-        definitions
-    }
-
-    fn define_topology(&self, definitions: &mut Definitions) {
-        for piece in self.state.topology() {
-            let (vhost, piece) = piece.in_vhost();
-            let Some(vhost) = self.state.vhosts.get(vhost).map(|vhost| vhost.name().clone()) else { continue };
-            match piece {
-                understudy_record::BasePiece::Exchange(spec) => definitions.exchanges.push((vhost, spec)),
-                understudy_record::BasePiece::Queue { spec, .. } if !spec.exclusive => {
-                    definitions.queues.push((vhost, spec));
-                }
-                understudy_record::BasePiece::Binding(binding) => {
-                    definitions.bindings.extend(self.define_binding(vhost, binding));
-                }
-                _ => {}
-            }
-        }
-    }
-
-    fn define_binding(&self, vhost: ShortStr, binding: Binding) -> Option<BindingDefinition> {
-        let Binding { source, destination, routing_key, arguments } = binding;
-        let (destination, to_queue) = match destination {
-            Destination::Queue(queue) => {
-                let queue = self.state.queues.get(&queue).filter(|queue| !queue.spec.exclusive)?;
-                (queue.spec.name.clone(), true)
-            }
-            Destination::Exchange(name) => (name, false),
-        };
-        Some(BindingDefinition { vhost, source, destination, to_queue, routing_key, arguments })
-    }
-
     /// How far publishers may have their confirms.
     pub fn confirmable(&self) -> Index {
         self.confirmable
@@ -577,7 +436,7 @@ impl Core {
 
     // ---- all of them
 
-    fn vhost_id(&self, name: &ShortStr) -> Result<VhostId, Refusal> {
+    pub(crate) fn vhost_id(&self, name: &ShortStr) -> Result<VhostId, Refusal> {
         let vhost = self.state.vhosts.named(name);
         vhost.map(|vhost| vhost.id).ok_or_else(|| Refusal::Refused(format!("there is no virtual host '{name}'")))
     }
@@ -593,7 +452,7 @@ impl Core {
     }
 
     /// In the default virtual host records are as they always were.
-    fn check_writable(&self, vhost: VhostId) -> Result<(), Refusal> {
+    pub(crate) fn check_writable(&self, vhost: VhostId) -> Result<(), Refusal> {
         if vhost == VhostId::DEFAULT { Ok(()) } else { self.check_version() }
     }
 
@@ -604,24 +463,8 @@ impl Core {
     }
 }
 
-/// To the same destination.
-fn is_same_binding(one: &Binding, other: &Binding) -> bool {
-    if (&one.source, &one.routing_key) != (&other.source, &other.routing_key) {
-        return false;
-    }
-    let tables = (arguments::decode(&one.arguments), arguments::decode(&other.arguments));
-    let (Some(one), Some(other)) = tables else { return false };
-    let same = |(name, value): (&ShortStr, &FieldValue)| {
-        std::str::from_utf8(name.as_bytes())
-            .ok()
-            .and_then(|name| other.get(name))
-            .is_some_and(|other| arguments::same_value(value, other))
-    };
-    one.len() == other.len() && one.iter().all(same)
-}
-
 /// `there`: what was asked for is, as something else.
-fn refusal(there: bool, failure: &Failure) -> Refusal {
+pub(crate) fn refusal(there: bool, failure: &Failure) -> Refusal {
     if there { Refusal::Differs(failure.text()) } else { Refusal::Refused(failure.text()) }
 }
 

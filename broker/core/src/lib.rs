@@ -56,6 +56,7 @@ mod consume;
 mod copies;
 mod core;
 mod declare;
+mod definitions;
 mod delivery;
 mod digest;
 mod direct_reply;
@@ -87,12 +88,11 @@ mod transaction;
 mod vhost;
 
 pub use accounts::GUEST;
-pub use administration::{
-    AdminCommand, BindingDefinition, Definitions, Limit, LimitOf, Login, Refusal, UserDefinition, VhostDefinition,
-};
+pub use administration::{AdminCommand, Limit, LimitOf, Login, Refusal};
 pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
 pub use command::{Account, ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
+pub use definitions::{BindingDefinition, Definitions, UserDefinition, VhostDefinition};
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
 pub use scrub::{Difference, ScrubPass};

@@ -16,6 +16,9 @@ use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Routed;
 
+/// A user's tag: it may claim that messages are another's.
+const IMPERSONATOR: &str = "impersonator";
+
 impl Core {
     pub(crate) fn publish(&mut self, caller: Caller, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
         let Caller { origin, vhost } = caller;
@@ -132,8 +135,9 @@ impl Core {
             }
         }
         if let Some(claimed) = properties.user_id() {
-            let user = self.connections.get(&caller.origin.connection).map_or("", |connection| &connection.info.user);
-            if claimed.as_bytes() != user.as_bytes() {
+            let info = self.connections.get(&caller.origin.connection).map(|connection| &connection.info);
+            let user = info.map_or("", |info| &info.user);
+            if claimed.as_bytes() != user.as_bytes() && !info.is_some_and(|info| self.has_tag(info, IMPERSONATOR)) {
                 return Err(error::precondition_failed(format!(
                     "user_id property set to '{claimed}' but authenticated user was '{user}'"
                 )));

@@ -295,7 +295,10 @@ impl Plan {
                 "max-connections" => Limit::MaxConnections,
                 "max-queues" => Limit::MaxQueues,
                 "max-channels" => Limit::MaxChannels,
-                _ => return Err(format!("limit {name} of {what}: not known here")),
+                _ => {
+                    self.not_taken.push(format!("limit {name} of {what}: not known here"));
+                    continue;
+                }
             };
             let value = value.as_i64().ok_or_else(|| format!("limit {name} of {what}: no number: {value}"))?;
             let change = LimitChange { limit: limit.into(), value: u64::try_from(value).ok(), of: Some(of.clone()) };
@@ -493,4 +496,102 @@ pub(super) fn export(definitions: Definitions) -> Value {
         "queues": queues.collect::<Vec<_>>(),
         "bindings": bindings.collect::<Vec<_>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(file: &Value) -> (Vec<String>, Vec<String>) {
+        let plan = plan(file.to_string().as_bytes(), "/", true).unwrap();
+        (plan.changes.into_iter().map(|(what, _)| what).collect(), plan.not_taken)
+    }
+
+    #[test]
+    fn what_needs_something_comes_after_it_and_users_end_the_open_guest() {
+        let (changes, not_taken) = planned(&json!({
+            "bindings": [{"source": "x", "vhost": "v", "destination": "q", "destination_type": "queue"}],
+            "queues": [{"name": "q", "vhost": "v"}],
+            "exchanges": [{"name": "x", "vhost": "v", "type": "direct"}],
+            "permissions": [{"user": "u", "vhost": "v", "configure": "", "write": "", "read": ""}],
+            "users": [{"name": "u", "password": "secret", "tags": "administrator, monitoring"}],
+            "vhosts": [{"name": "v", "limits": {"max-queues": -1}}],
+        }));
+        assert_eq!(
+            changes,
+            [
+                "vhost 'v'",
+                "max-queues of vhost 'v'",
+                "user 'u'",
+                "user 'guest' with the password 'guest', which ends with the first users",
+                "permission of user 'u' in vhost 'v'",
+                "exchange 'x' in vhost 'v'",
+                "queue 'q' in vhost 'v'",
+                "binding of queue 'q' to exchange 'x' by '' in vhost 'v'",
+            ]
+        );
+        assert_eq!(not_taken, [""; 0]);
+    }
+
+    #[test]
+    fn a_guest_of_the_files_own_is_put_in_the_others_place() {
+        let users = json!({"users": [{"name": "guest", "password_hash": "", "tags": []}]});
+        assert_eq!(planned(&users).0, ["user 'guest'"]);
+        assert_eq!(planned(&json!({"users": []})).0, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named_and_the_rest_is_taken() {
+        let (changes, not_taken) = planned(&json!({
+            "rabbit_version": "3.10.8",
+            "policies": [{"name": "ha", "vhost": "/", "pattern": "", "definition": {}}],
+            "parameters": [
+                {"component": "federation-upstream", "name": "up", "vhost": "/", "value": {}},
+                {"component": "vhost-limits", "name": "limits", "vhost": "/", "value": {"max-queues": 3, "max-foo": 1}},
+            ],
+            "global_parameters": [{"name": "cluster_name", "value": "c"}],
+            "users": [
+                {"name": "old", "password_hash": "x", "hashing_algorithm": "rabbit_password_hashing_md5", "tags": ""},
+                {"no name": 1},
+            ],
+            "queues": [{"name": "amq.gen-x", "vhost": "/"}, {"name": "q", "arguments": {"n": 1}}],
+            "bindings": {"a": 1},
+            "shovels": [],
+        }));
+        assert_eq!(changes, ["max-queues of vhost '/'", "queue 'q' in vhost '/'"]);
+        assert_eq!(
+            not_taken,
+            [
+                "user 'old': passwords cannot be verified by rabbit_password_hashing_md5",
+                "an entry of 'users' that makes no sense (missing field `name`): {\"no name\":1}",
+                "parameter 'up' of component 'federation-upstream' in vhost '/': not supported yet",
+                "limit max-foo of vhost '/': not known here",
+                "global parameter 'cluster_name': not supported yet",
+                "policy 'ha' in vhost '/': not supported yet",
+                "queue 'amq.gen-x' in vhost '/': a name that a broker has given to a client of its own",
+                "section 'bindings': no list",
+                "section 'shovels': not known here",
+            ]
+        );
+        assert!(plan(b"[]", "/", true).is_err());
+        assert!(plan(b"{", "/", true).is_err());
+    }
+
+    #[test]
+    fn a_report_counts_and_names() {
+        let file = json!({"vhosts": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "policies": [{"name": "p"}]});
+        let outcome = |kind: Kind, why: &str| AdminOutcome { kind: kind.into(), why: why.into() };
+        let outcomes = vec![
+            outcome(Kind::Changed, ""),
+            outcome(Kind::Differs, "it is another"),
+            outcome(Kind::Refused, "too many"),
+        ];
+        let report = plan(file.to_string().as_bytes(), "/", false).unwrap().report(outcomes);
+        assert!(!report.is_clean());
+        assert_eq!(
+            report.to_string(),
+            "differs: vhost 'b': it is another\nrefused: vhost 'c': too many\nnot taken: policy 'p' in vhost '/': not \
+             supported yet\n1 changed, 0 as they were, 1 differ, 1 refused, 1 not taken\n"
+        );
+    }
 }

@@ -128,6 +128,21 @@ fn every_routing_key_of_a_message_is_a_topic() {
 }
 
 #[test]
+fn a_message_is_its_publishers_unless_that_one_may_impersonate() {
+    let mut story = of_anna();
+    let properties = BasicProperties { user_id: Some(short("bob")), ..BasicProperties::default() };
+    let publish = || publish_with("", "a1", "", "", &properties);
+    story.enter(2, "anna", "shop").say(2, 1, [publish()]);
+    story.administer([AdminCommand::SetTags { user: short("anna"), tags: vec![short("impersonator")] }]);
+    story.say(2, 2, [publish()]);
+    story.expect(expect![[r#"
+        2/1 > channel.close 406 PRECONDITION_FAILED - user_id property set to 'bob' but authenticated user was 'anna' (60,40)
+        log 8 user anna ["impersonator"]
+        log 9 publish '' to #6
+    "#]]);
+}
+
+#[test]
 fn changes_hold_at_once_for_who_is_connected() {
     let mut story = of_anna();
     story.enter(2, "anna", "shop").say(2, 1, [publish("a1", "1"), publish_to("alt", "", "")]).skip();
