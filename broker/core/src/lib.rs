@@ -26,6 +26,12 @@
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
 //!
+//! # Virtual hosts and users
+//!
+//! What a client declares belongs to the virtual host of its connection ([`ConnectionInfo`]). Who may do what there follows
+//! from records that [`Core::administer`] writes. Whether a client is who it says has been found out before
+//! [`Core::connection_opened`]: by what [`Core::login_since`] hands out, or elsewhere.
+//!
 //! # Redelivery
 //!
 //! A message that a consumer gave back, or that one held whose channel ended, is *redelivered* from then on, and says how
