@@ -136,6 +136,11 @@ impl Accounts {
         !self.users.is_empty()
     }
 
+    /// Users, permissions, topic permissions.
+    pub(crate) fn counts(&self) -> [usize; 3] {
+        [self.users.len(), self.permissions.len(), self.topic_permissions.len()]
+    }
+
     pub(crate) fn user(&self, name: &ShortStr) -> Option<&User> {
         self.users.get(name)
     }

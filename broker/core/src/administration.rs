@@ -212,7 +212,7 @@ impl Core {
             return refused("a virtual host needs a name");
         }
         check_size(&[&spec.description], &spec.tags)?;
-        if self.state.vhosts.iter().count() >= MAX_VHOSTS {
+        if self.state.vhosts.len() >= MAX_VHOSTS {
             return refused(format!("there are {MAX_VHOSTS} virtual hosts, the most there may be"));
         }
         self.write_admin(Admin::VhostCreate(spec), out)
@@ -314,7 +314,7 @@ impl Core {
         if known.is_some_and(|user| user.password == spec.password && user.tags == spec.tags) {
             return Ok(());
         }
-        if known.is_none() && self.state.accounts.users().count() >= MAX_USERS {
+        if known.is_none() && self.state.accounts.counts()[0] >= MAX_USERS {
             return refused(format!("there are {MAX_USERS} users, the most there may be"));
         }
         let name = spec.name.clone();
@@ -354,7 +354,7 @@ impl Core {
         if self.state.accounts.permission(&user, vhost) == Some(&permission) {
             return Ok(());
         }
-        if self.state.accounts.permissions().count() >= MAX_PERMISSIONS {
+        if self.state.accounts.counts()[1] >= MAX_PERMISSIONS {
             return refused(format!("there are {MAX_PERMISSIONS} permissions, the most there may be"));
         }
         self.write_admin(Admin::PermissionPut { user: user.clone(), vhost, permission }, out)?;
@@ -379,7 +379,7 @@ impl Core {
         if self.state.accounts.topic_permission(&user, vhost, &exchange) == Some(&permission) {
             return Ok(());
         }
-        if self.state.accounts.topic_permissions().count() >= MAX_PERMISSIONS {
+        if self.state.accounts.counts()[2] >= MAX_PERMISSIONS {
             return refused(format!("there are {MAX_PERMISSIONS} topic permissions, the most there may be"));
         }
         self.write_admin(Admin::TopicPermissionPut { user: user.clone(), vhost, exchange, permission }, out)?;

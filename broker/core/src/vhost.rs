@@ -202,14 +202,13 @@ impl Vhosts {
         self.by_name.get(name).and_then(|id| self.get(*id))
     }
 
-    /// Oldest first, the default one before all others.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vhost> {
-        std::iter::once(&self.default).chain(self.others())
+    pub(crate) fn len(&self) -> usize {
+        1 + self.others.len()
     }
 
-    /// All but the default one, oldest first.
-    pub(crate) fn others(&self) -> impl Iterator<Item = &Vhost> {
-        self.others.values()
+    /// Oldest first, the default one before all others.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vhost> {
+        std::iter::once(&self.default).chain(self.others.values())
     }
 
     /// `id` and name are nobody's yet.
