@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, Settled};
+use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, Settled, VhostId};
 
 use crate::ahead::Batch;
 use crate::core::Core;
@@ -82,9 +82,8 @@ impl DeadLetters {
 
 /// What becomes of the first condemned one.
 enum Next {
-    Letter(Box<Letter>),
-    /// Nobody wants it.
-    Gone,
+    /// `None`: nobody wants it.
+    Letter(Option<Held>),
     /// It left its queue by itself.
     Left,
     /// It has to be read back.
@@ -231,11 +230,10 @@ impl Core {
             }
             match self.next_letter(id, index, reason, condemned) {
                 Next::Letter(letter) => {
-                    bytes += u64::from(message_bytes(&letter.message));
-                    letters.extend(self.address(*letter));
+                    bytes += letter.as_ref().map_or(0, |held| u64::from(message_bytes(&held.message)));
+                    letters.extend(letter);
                     gone.push(index);
                 }
-                Next::Gone => gone.push(index),
                 Next::Left => {}
                 Next::Stored => break,
                 Next::Large if gone.is_empty() => {
@@ -261,9 +259,9 @@ impl Core {
             condemned.read.remove(&index);
             return Next::Left;
         };
-        let Some(to) = &queue.rules.dead_letter else { return Next::Gone };
-        if !to.exchange.is_empty() && !self.state.exchanges.contains_key(&to.exchange) {
-            return Next::Gone;
+        let Some(to) = &queue.rules.dead_letter else { return Next::Letter(None) };
+        if !to.exchange.is_empty() && !self.state.vhost(queue.vhost).exchanges.contains_key(&to.exchange) {
+            return Next::Letter(None);
         }
         if entry.is_large() {
             let there = entry.is_resident() || condemned.read.contains_key(&index);
@@ -271,7 +269,7 @@ impl Core {
         }
         let read = condemned.read.remove(&index);
         let Some(message) = entry.message().map(|message| &**message).or(read.as_ref()) else { return Next::Stored };
-        Next::Letter(Box::new(self.letter(queue, message, reason)))
+        Next::Letter(self.address(queue.vhost, self.letter(queue, message, reason)))
     }
 
     /// `queue` has a rule for its dead letters.
@@ -282,10 +280,10 @@ impl Core {
     }
 
     /// `None`: nobody takes it, or it would go round for ever.
-    fn address(&self, letter: Letter) -> Option<Held> {
+    fn address(&self, vhost: VhostId, letter: Letter) -> Option<Held> {
         let Message { routing_key, properties, exchange, .. } = &letter.message;
         let routed = Routed::new(routing_key, &letter.more_keys, properties);
-        let mut targets = self.state.route(exchange, &routed);
+        let mut targets = self.state.vhost(vhost).route(exchange, &routed);
         targets.retain(|target| {
             self.state.queues.get(target).is_some_and(|queue| !letter.goes_in_circles(&queue.spec.name))
         });
@@ -332,10 +330,10 @@ impl Core {
         let message = queue.entry(index).and_then(Entry::message).map(|message| &**message);
         let Some(message) = message.or(condemned.read.get(&index)) else { return false };
         let Some(parts) = self.state.parts.of(index).cloned() else { return false };
-        let mut letter = self.letter(queue, message, reason);
+        let (vhost, mut letter) = (queue.vhost, self.letter(queue, message, reason));
         let copying = condemned.copying.get_or_insert(Copying { parts, copied: Vec::new(), reading: false });
         letter.message.parts = Some(copying.copied.iter().copied().collect());
-        let addressed = self.address(letter);
+        let addressed = self.address(vhost, letter);
         let wanted = addressed.is_some();
         if let Some(next) = copying.parts.get(copying.copied.len()).filter(|_| wanted).copied() {
             if !copying.reading {
@@ -394,7 +392,7 @@ impl Core {
     pub(crate) fn refused_letter(&self, id: QueueId, message: &Message) -> Option<Held> {
         let queue = self.state.queues.get(&id)?;
         queue.rules.dead_letter.as_ref()?;
-        self.address(self.letter(queue, message, Reason::MaxLength))
+        self.address(queue.vhost, self.letter(queue, message, Reason::MaxLength))
     }
 
     /// The letter of a rejected message that is in memory, and whether it is: see [`Self::condemn`] for the others.
@@ -402,9 +400,9 @@ impl Core {
         let queue = self.state.queues.get(&id)?;
         let to = queue.rules.dead_letter.as_ref()?;
         let message = queue.entry(index).filter(|entry| !entry.is_large())?.message()?;
-        if !to.exchange.is_empty() && !self.state.exchanges.contains_key(&to.exchange) {
+        if !to.exchange.is_empty() && !self.state.vhost(queue.vhost).exchanges.contains_key(&to.exchange) {
             return Some(None);
         }
-        Some(self.address(self.letter(queue, message, reason)))
+        Some(self.address(queue.vhost, self.letter(queue, message, reason)))
     }
 }

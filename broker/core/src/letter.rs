@@ -7,7 +7,7 @@ use understudy_protocol::{FieldTable, FieldValue, Properties};
 use understudy_record::{Message, ShortStr};
 
 use crate::copies;
-use crate::rules::DeadLetterTo;
+use crate::queue_rules::DeadLetterTo;
 
 const DEATHS: &str = "x-death";
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{HeldMessage, Index, Message, QueueId, QueueSpec, Replicate};
+use understudy_record::{HeldMessage, Index, Message, QueueId, QueueSpec, Replicate, VhostId};
 
 use crate::ahead::Reach;
 use crate::command::ConnectionId;
@@ -18,14 +18,15 @@ use crate::entry::Entry;
 use crate::evict::Listed;
 use crate::lane::Lane;
 use crate::load::{Asked, WaitingGet};
-use crate::rules::Rules;
+use crate::queue_rules::QueueRules;
 use crate::session::ConsumerId;
 
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) id: QueueId,
+    pub(crate) vhost: VhostId,
     pub(crate) spec: QueueSpec,
-    pub(crate) rules: Rules,
+    pub(crate) rules: QueueRules,
     /// Of the lowest priority; mostly there is no other.
     lane: Lane,
     /// Of the priorities from 1 on, as far as there were messages.
@@ -99,10 +100,11 @@ impl QueueSession {
 }
 
 impl Queue {
-    pub(crate) fn new(id: QueueId, spec: QueueSpec) -> Self {
+    pub(crate) fn new(vhost: VhostId, id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
-            rules: Rules::of(&spec.arguments),
+            rules: QueueRules::of(&spec.arguments),
+            vhost,
             spec,
             lane: Lane::default(),
             upper_lanes: Vec::new(),
@@ -115,8 +117,8 @@ impl Queue {
     }
 
     /// A queue whose backlog up to `sync_point` is still to come.
-    pub(crate) fn awaiting_backlog(id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
-        Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(id, spec) }
+    pub(crate) fn awaiting_backlog(vhost: VhostId, id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
+        Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(vhost, id, spec) }
     }
 
     /// Its messages are on every replica.
@@ -429,7 +431,7 @@ mod tests {
             replicate: Replicate::All,
             arguments: Bytes::new(),
         };
-        let mut queue = Queue::new(QueueId(Index(1)), spec);
+        let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
         indexes
             .into_iter()
             .for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4), 0, None));
@@ -480,7 +482,7 @@ mod tests {
     #[test]
     fn early_records_wait_for_their_messages() {
         let spec = queue([]).spec;
-        let mut queue = Queue::awaiting_backlog(QueueId(Index(1)), spec, Index(10));
+        let mut queue = Queue::awaiting_backlog(VhostId::DEFAULT, QueueId(Index(1)), spec, Index(10));
         queue.push(Index(12), Entry::stored(4, 0, false), 0, None);
         queue.remove(Index(7));
         queue.give_back(Index(6), &BTreeMap::new());
@@ -503,7 +505,7 @@ mod tests {
     fn the_highest_priority_comes_first() {
         let mut spec = queue([]).spec;
         spec.arguments = FieldTable::new().with("x-max-priority", 5).to_bytes().slice(4..);
-        let mut queue = Queue::new(QueueId(Index(1)), spec);
+        let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
         for (index, priority) in [(2, 0), (3, 5), (4, 200), (5, 1), (6, 0)] {
             queue.push(Index(index), Entry::stored(4, 0, false), priority, None);
         }

@@ -117,6 +117,7 @@ impl Core {
             }
             self.mark_dirty(queue);
         }
+        self.close_deleted(out);
         self.ask_for_committed(out);
         self.dead_letters.handle_committed(self.committed);
         while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {

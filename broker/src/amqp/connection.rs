@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, watch};
-use understudy_core::{Command, ConnectionId, ConnectionInfo};
+use tokio::sync::{mpsc, oneshot, watch};
+use understudy_core::{Account, Command, ConnectionId, ConnectionInfo};
 use understudy_protocol::{
     ChannelId, End, Event, Method, MethodId, ReplyCode, ServerConfig, ServerConnection, connection, sasl,
 };
@@ -59,6 +59,7 @@ pub(super) struct Connection {
     registered: bool,
     /// Who has logged in.
     user: String,
+    account: Account,
     blocked: bool,
     ended: bool,
 }
@@ -88,6 +89,7 @@ impl Connection {
             held: VecDeque::new(),
             registered: false,
             user: String::new(),
+            account: Account::default(),
             blocked: false,
             ended: false,
         }
@@ -281,9 +283,9 @@ impl Connection {
         let (user, password) = (credentials.user.clone(), credentials.password);
         let verified = tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await;
         let user = String::from_utf8_lossy(&credentials.user).into_owned();
-        if verified.unwrap_or(false) {
+        if let Ok(Some(account)) = verified {
             tracing::debug!(peer = %self.peer, %user, "logged in");
-            self.user = user;
+            (self.user, self.account) = (user, account);
             self.protocol.accept_authentication(self.now());
         } else {
             self.amqp.metrics.refused_logins.inc();
@@ -297,19 +299,33 @@ impl Connection {
     }
 
     async fn open(&mut self, virtual_host: &understudy_record::ShortStr) {
-        if virtual_host.as_bytes() != b"/" {
-            let text = format!("vhost {virtual_host} not found");
-            let cause = understudy_protocol::connection::Open::ID;
-            return self.protocol.close_connection(self.now(), ReplyCode::NotAllowed, &text, cause);
-        }
         let info = ConnectionInfo {
             user: self.user.clone(),
+            account: self.account,
+            vhost: virtual_host.detached(),
             consumer_cancel_notify: self.protocol.client_capability("consumer_cancel_notify"),
         };
-        let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone() };
-        if self.amqp.clients.send(opened).await.is_ok() {
-            self.registered = true;
-            self.protocol.open_connection(self.now());
+        let (answer, answered) = oneshot::channel();
+        let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone(), answer };
+        if self.amqp.clients.send(opened).await.is_err() {
+            return;
+        }
+        match answered.await {
+            Ok(Ok(())) => {
+                self.registered = true;
+                self.protocol.open_connection(self.now());
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(peer = %self.peer, user = %self.user, "connection refused: {error}");
+                self.protocol.close_connection(
+                    self.now(),
+                    error.code,
+                    convert::bare(&error.text, error.code),
+                    connection::Open::ID,
+                );
+            }
+            // Not the primary, or no longer: its word stands in the outbox.
+            Err(_) => {}
         }
     }
 

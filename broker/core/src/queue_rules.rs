@@ -11,7 +11,7 @@ use crate::arguments::{
 use crate::limits::{Limits, Overflow};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rules {
+pub(crate) struct QueueRules {
     pub(crate) limits: Option<Limits>,
     pub(crate) dead_letter: Option<Box<DeadLetterTo>>,
     /// A message that came back more often leaves the queue.
@@ -34,7 +34,7 @@ pub(crate) struct DeadLetterTo {
     pub(crate) routing_key: Option<ShortStr>,
 }
 
-impl Rules {
+impl QueueRules {
     /// `arguments`: of a queue, checked.
     pub(crate) fn of(arguments: &Bytes) -> Self {
         if arguments.is_empty() {
