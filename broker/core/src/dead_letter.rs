@@ -83,7 +83,7 @@ impl DeadLetters {
 /// What becomes of the first condemned one.
 enum Next {
     /// `None`: nobody wants it.
-    Letter(Option<Held>),
+    Letter(Option<Box<Held>>),
     /// It left its queue by itself.
     Left,
     /// It has to be read back.
@@ -231,7 +231,7 @@ impl Core {
             match self.next_letter(id, index, reason, condemned) {
                 Next::Letter(letter) => {
                     bytes += letter.as_ref().map_or(0, |held| u64::from(message_bytes(&held.message)));
-                    letters.extend(letter);
+                    letters.extend(letter.map(|held| *held));
                     gone.push(index);
                 }
                 Next::Left => {}
@@ -269,7 +269,7 @@ impl Core {
         }
         let read = condemned.read.remove(&index);
         let Some(message) = entry.message().map(|message| &**message).or(read.as_ref()) else { return Next::Stored };
-        Next::Letter(self.address(queue.vhost, self.letter(queue, message, reason)))
+        Next::Letter(self.address(queue.vhost, self.letter(queue, message, reason)).map(Box::new))
     }
 
     /// `queue` has a rule for its dead letters.
