@@ -1,4 +1,4 @@
-"""The two brokers that a suite meets: `understudy dev` with three replicas, and one RabbitMQ node as the oracle.
+"""The two brokers that a suite of tests meets: `understudy dev` with three replicas, and one RabbitMQ node as the oracle.
 
 Each is a context manager: free ports on loopback, files in a temporary directory, and on leaving nothing of it runs any more.
 """
@@ -14,7 +14,7 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RABBITMQ_CLUSTER = os.path.join(HERE, "..", "..", "bench", "rabbitmq-cluster")
+RABBITMQ_CLUSTER = os.path.join(HERE, "..", "bench", "rabbitmq-cluster")
 
 REPLICAS = 3
 START_SECONDS = 60
@@ -40,7 +40,7 @@ class Understudy:
         self.choose = choose
 
     def __enter__(self):
-        self.directory = tempfile.TemporaryDirectory(prefix="understudy-conformance-")
+        self.directory = tempfile.TemporaryDirectory(prefix="understudy-suite-")
         binary = os.path.join(os.environ["BIN_DIR"], "understudy")
         first = free_ports(range(REPLICAS))
         self.log = os.path.join(self.directory.name, "supervisor.log")
