@@ -23,8 +23,8 @@ REGISTRY = []
 
 
 class Behaviour:
-    def __init__(self, run, differs):
-        self.run, self.differs = run, differs
+    def __init__(self, run, differs, surroundings):
+        self.run, self.differs, self.surroundings = run, differs, surroundings
         self.name = run.__name__
         self.group = run.__module__
         # The cases that the docstring begins with: "P1, T2: ".
@@ -32,12 +32,13 @@ class Behaviour:
         self.cases = found.group(1) if found else ""
 
 
-def behaviour(run=None, *, differs=None):
-    """Registers a function. `differs`: what ours does otherwise on purpose, and why."""
+def behaviour(run=None, *, differs=None, surroundings="usual"):
+    """Registers a function. `differs`: what ours does otherwise on purpose, and why. `surroundings`: those of the broker that
+    it meets, which the runner makes."""
 
     def register(run):
         assert run.__name__ not in {known.name for known in REGISTRY}, f"{run.__name__} is there twice"
-        REGISTRY.append(Behaviour(run, differs))
+        REGISTRY.append(Behaviour(run, differs, surroundings))
         return run
 
     return register(run) if run else register
@@ -48,10 +49,12 @@ class Bench:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, behaviour, ours, port):
-        self.behaviour, self.ours, self.port = behaviour, ours, port
+    def __init__(self, behaviour, broker, port):
+        """`broker`: what administrators do with it."""
+        self.behaviour, self.broker, self.port = behaviour, broker, port
+        self.ours = broker.name == "ours"
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        self.connections, self.made = [], []
+        self.connections, self.made, self.users = [], [], []
         self._connection = None
 
     # Connections and names.
@@ -97,6 +100,19 @@ class Bench:
         channel.call("exchange.declare", exchange=exchange, type=type, **arguments)
         self.made.append(("exchange.delete", {"exchange": exchange}))
         return exchange
+
+    def user(self, configure="", write="", read=""):
+        """A new user with these permissions; the password is the name."""
+        name = self.name()
+        self.broker.add_user(name, name)
+        self.broker.set_permission(name, configure, write, read)
+        self.users.append(name)
+        # RabbitMQ's command takes long enough to spoil the time for the test itself.
+        self.deadline = time.monotonic() + LIMIT_SECONDS
+        return name
+
+    def log_in(self, user):
+        return self.connect(user=user, password=user)
 
     def bind(self, channel, queue, exchange, routing_key="", arguments=None):
         channel.call("queue.bind", queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments or {})
@@ -149,8 +165,9 @@ class Bench:
         try:
             channel.call(method, passive=True, **arguments)
         except amqp.Closed as closed:
-            assert closed.code == 404, closed
-            return False
+            # To another connection an exclusive queue is there, and locked.
+            assert closed.code in (404, 405), closed
+            return closed.code == 405
         channel.close()
         return True
 
@@ -211,6 +228,8 @@ class Bench:
     def clean_up(self):
         for connection in self.connections:
             connection.abort()
+        for user in self.users:
+            self.broker.delete_user(user)
         if not self.made:
             return
         connection = amqp.Connection(self.port, time.monotonic() + LIMIT_SECONDS)
@@ -225,4 +244,4 @@ class Bench:
 
 
 def equal(found, expected):
-    assert found == expected, f"\n  found    {found!r}\n  expected {expected!r}"
+    assert found == expected, f"\n  found    {found!r:.1000}\n  expected {expected!r:.1000}"

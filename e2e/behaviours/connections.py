@@ -169,6 +169,23 @@ def frames_of_4096_octets(b):
     equal(taken.message.frames, -(-len(body) // 4088))
 
 
+@behaviour(differs="the consumer's connection is closed, with a text that says what to do; RabbitMQ sends a frame above what was negotiated")
+def headers_larger_than_a_frame_of_4096(b):
+    """F3: from a publisher with larger frames."""
+    publisher = b.confirming()
+    queue = b.queue(publisher)
+    b.confirmed(publisher, "", queue, b"x", headers={"long": "v" * 20000})
+    channel = b.connect(frame_max=4096).channel()
+    if b.ours:
+        text = "FRAME_ERROR - properties of 20016 octets do not fit in a frame of 4096: reconnect with a larger frame_max"
+        with b.fatal(501, text, (0, 0)):
+            b.get(channel, queue, no_ack=False)
+        equal(len(b.await_message(publisher, queue).message.headers["long"]), 20000)
+    else:
+        b.get(channel, queue)
+    equal(channel.connection.largest_frame > 4096, b.either(False, True))
+
+
 @behaviour(differs=WORDS_DIFFER)
 def a_frame_above_frame_max(b):
     """F3: 501, and the connection ends."""

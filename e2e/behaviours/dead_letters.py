@@ -377,3 +377,29 @@ def a_transaction_rejects_at_commit(b):
     equal(b.get(route.channel, route.dead), None)
     channel.call("tx.commit")
     equal(route.letter().message.body, b"x")
+
+
+@behaviour
+def a_republished_message_keeps_its_deaths(b):
+    """T13: what a client sends along in x-death is counted on."""
+    route = Route(b)
+    route.publish()
+    route.reject()
+    deaths = route.letter().message.tagged["x-death"]
+    route.publish(headers={"x-death": deaths, "x-first-death-queue": "elsewhere"})
+    route.reject()
+    headers = route.letter().message.headers
+    equal((len(headers["x-death"]), headers["x-death"][0]["count"]), (1, 2))
+    equal(headers["x-first-death-queue"], "elsewhere")
+
+
+@behaviour
+def the_time_of_a_death_is_the_first(b):
+    """T2: of those that are counted together; the keys and the exchange too."""
+    route = Route(b)
+    death = {"count": ("l", 4), "reason": "rejected", "queue": route.queue, "time": ("T", 1700000000), "exchange": "e",
+             "routing-keys": ["k"]}  # fmt: skip
+    route.publish(headers={"x-death": [death]})
+    route.reject()
+    told = route.letter().message.headers["x-death"]
+    equal(told, [death | {"count": 5, "time": 1700000000}])

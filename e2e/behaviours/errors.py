@@ -218,6 +218,17 @@ def an_exchange_redeclared_otherwise(b):
 
 
 @behaviour
+def another_alternate_exchange(b):
+    """406."""
+    exchange = b.exchange(b.channel(), "direct", arguments={"alternate-exchange": "one"})
+    of = f"PRECONDITION_FAILED - inequivalent arg 'alternate-exchange' for exchange '{exchange}' in vhost '/': "
+    with b.refused(406, of + "received 'other' but current is 'one'", (40, 10)):
+        b.channel().call("exchange.declare", exchange=exchange, type="direct", arguments={"alternate-exchange": "other"})
+    with b.refused(406, of + "received none but current is the value 'one' of type 'longstr'", (40, 10)):
+        b.channel().call("exchange.declare", exchange=exchange, type="direct")
+
+
+@behaviour
 def unknown_delivery_tags(b):
     """406: one that never was, and one that was acknowledged before."""
     for method, blames, arguments in (

@@ -213,3 +213,68 @@ def stream_queues(b):
         return
     with b.fatal(540, "NOT_IMPLEMENTED - …", (50, 10)):
         b.queue(channel, **arguments)
+
+
+@behaviour(differs="every queue has every feature; RabbitMQ's quorum queues lack some")
+def what_quorum_queues_may_say(b):
+    """406 in RabbitMQ: priorities, lazy mode."""
+    for argument, value in (("x-max-priority", 5), ("x-queue-mode", "lazy")):
+        channel, queue = b.channel(), b.name()
+        arguments = {"durable": True, "arguments": {"x-queue-type": "quorum", argument: value}}
+        if b.ours:
+            b.queue(channel, queue, **arguments)
+            continue
+        of = f"PRECONDITION_FAILED - invalid arg '{argument}' for queue '{queue}' in vhost '/' of queue type rabbit_quorum_queue"
+        with b.refused(406, of, (50, 10)):
+            b.queue(channel, queue, **arguments)
+
+
+@behaviour(differs="every queue has every feature; RabbitMQ's quorum queues know no global prefetch")
+def global_prefetch_on_a_quorum_queue(b):
+    """540 in RabbitMQ."""
+    channel = b.confirming()
+    queue = b.queue(channel, durable=True, x_queue_type="quorum")
+    for body in "ab":
+        b.confirmed(channel, "", queue, body)
+    consumer = b.channel()
+    consumer.call("basic.qos", prefetch_count=1, global_=True)
+    if b.ours:
+        b.consume(consumer, queue)
+        equal(b.bodies(consumer, 1), ["a"])
+        b.silent(consumer)
+        return
+    with b.fatal(540, f"NOT_IMPLEMENTED - queue '{queue}' in vhost '/' does not support global qos", (60, 20)):
+        b.consume(consumer, queue)
+
+
+@behaviour(differs="every queue has every feature; RabbitMQ's classic queues know no delivery limit")
+def a_delivery_limit_on_a_classic_queue(b):
+    """406 in RabbitMQ."""
+    channel = b.confirming()
+    queue = b.name()
+    if not b.ours:
+        of = f"queue '{queue}' in vhost '/' of queue type rabbit_classic_queue"
+        with b.refused(406, f"PRECONDITION_FAILED - invalid arg 'x-delivery-limit' for {of}", (50, 10)):
+            b.queue(channel, queue, x_delivery_limit=1)
+        return
+    b.queue(channel, queue, x_delivery_limit=1)
+    b.confirmed(channel, "", queue, b"x")
+    for _ in range(2):
+        taken = b.await_message(channel, queue, no_ack=False)
+        channel.send("basic.nack", delivery_tag=taken.delivery_tag, requeue=True)
+    channel.sync()
+    equal(b.get(channel, queue), None)
+
+
+@behaviour
+def an_exclusive_queue_is_its_connection_s(b):
+    """P8: other channels of it may use it."""
+    owner = b.connect()
+    queue = b.queue(owner.channel(), exclusive=True)
+    other = owner.channel()
+    other.publish("", queue, b"x")
+    equal(b.await_message(other, queue).message.body, b"x")
+    other.call("queue.declare", queue=queue, exclusive=True)
+    # Anybody may publish to it.
+    b.confirmed(b.confirming(), "", queue, b"y")
+    equal(b.await_message(other, queue).message.body, b"y")

@@ -19,10 +19,15 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.append(os.path.join(HERE, ".."))
 import brokers  # noqa: E402, since it lies beside this directory.
 
-GROUPS = ("connections", "errors", "exchanges", "queues", "publishing", "consumers", "settling", "expiry", "dead_letters", "limits")
+GROUPS = (
+    "connections", "errors", "exchanges", "queues", "publishing", "consumers", "settling", "expiry", "dead_letters", "limits",
+    "users", "alarms",
+)  # fmt: skip
 BOTH = ("ours", "oracle")
 # Most of them wait for something to expire.
 AT_ONCE = 6
+# More than any volume has.
+ENDLESS_BYTES = 1 << 50
 # Of one broker's run.
 LIMIT_SECONDS = 150
 
@@ -34,7 +39,7 @@ def say(text=""):
 def play(behaviour, broker):
     """`None`, or what is wrong, in words."""
     port, _ = broker.address(behaviour.name)
-    bench = Bench(behaviour, broker.name == "ours", port)
+    bench = Bench(behaviour, broker, port)
     wrong = None
     for step in (lambda: behaviour.run(bench), bench.clean_up):
         try:
@@ -52,14 +57,14 @@ def told(error):
     return f"{line}\n{type(error).__name__}: {error}"
 
 
-def run(broker, chosen):
+def run(broker, surroundings, chosen):
     """{name: `None` or what is wrong}"""
     started, results = time.monotonic(), {}
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         for behaviour, wrong in zip(chosen, pool.map(lambda behaviour: play(behaviour, broker), chosen)):
             results[behaviour.name] = wrong
     took = time.monotonic() - started
-    say(f"{broker.title}: {sum(wrong is None for wrong in results.values())} of {len(chosen)}, {took:.0f} s")
+    say(f"{broker.title}, {surroundings}: {sum(wrong is None for wrong in results.values())} of {len(chosen)}, {took:.0f} s")
     if took > LIMIT_SECONDS:
         sys.exit(f"that took more than {LIMIT_SECONDS} s")
     return results
@@ -98,12 +103,22 @@ def main():
     def choose(name, three):
         return random.Random(f"{arguments.seed} {name}").choice(three)
 
-    played = [broker for broker in (brokers.Understudy(choose), brokers.RabbitMq()) if arguments.only in (None, broker.name)]
-    results = {}
+    def surrounded(surroundings):
+        short = surroundings == "short of disk"
+        return [
+            brokers.Understudy(choose, [f"--broker-arg=--disk-free-watermark={ENDLESS_BYTES}"] if short else []),
+            brokers.RabbitMq(f"disk_free_limit.absolute = {ENDLESS_BYTES}" if short else ""),
+        ]
+
+    played = [broker for broker in surrounded("usual") if arguments.only in (None, broker.name)]
+    results = {broker.name: {} for broker in played}
     try:
-        for broker in played:
-            with broker:
-                results[broker.name] = run(broker, chosen)
+        for surroundings in sorted({behaviour.surroundings for behaviour in chosen}, reverse=True):
+            group = [behaviour for behaviour in chosen if behaviour.surroundings == surroundings]
+            for broker in surrounded(surroundings):
+                if broker.name in results:
+                    with broker:
+                        results[broker.name] |= run(broker, surroundings, group)
     except brokers.BrokerError as error:
         sys.exit(str(error))
     table(chosen, played, results)
