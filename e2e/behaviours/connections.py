@@ -392,3 +392,49 @@ def channel_flow_off_is_not_there(b):
     channel = b.channel()
     with b.fatal(540, "NOT_IMPLEMENTED - active=false", (20, 20)):
         channel.call("channel.flow", active=False)
+
+
+@behaviour(differs="503, which says what is wrong; RabbitMQ says 504 of all that a connection does not expect")
+def methods_on_the_wrong_channel(b):
+    """503 or 504: queues on channel 0, a second connection.open."""
+    theirs = "CHANNEL_ERROR - unexpected method in connection state running"
+    for method, blames, ours in (
+        ("queue.declare", (50, 10), "queue.declare on channel 0"),
+        ("channel.open", (20, 10), "channel.open on channel 0"),
+        ("connection.open", (10, 40), "unexpected connection.open in this state of the connection"),
+    ):
+        connection = b.connect()
+        connection.send(method)
+        with b.fatal(*b.either((503, f"COMMAND_INVALID - {ours}"), (504, theirs)), blames):
+            connection.await_closed()
+
+
+@behaviour(differs="the text names the method")
+def methods_that_only_servers_send(b):
+    """503."""
+    for method, ours in (
+        ("queue.declare-ok", "queue.declare-ok from a client"),
+        ("basic.get-empty", "basic.get-empty from a client"),
+        ("connection.close", "connection.close on channel 1"),
+    ):
+        channel = b.connect().channel(1)
+        channel.send(method)
+        told = b.either(ours, "unimplemented method")
+        with b.fatal(503, f"COMMAND_INVALID - {told}", amqp.BY_NAME[method][:2]):
+            channel.connection.await_closed()
+
+
+@behaviour
+def closing_a_channel_that_is_not_open(b):
+    """504."""
+    connection = b.connect()
+    connection.send_frame(METHOD, 3, encode_method("channel.close", code=200))
+    with b.fatal(504, "CHANNEL_ERROR - expected 'channel.open'", (20, 40)):
+        connection.await_closed()
+
+
+@behaviour
+def an_empty_vhost_is_none(b):
+    """530: it is not the default one."""
+    with b.fatal(530, "NOT_ALLOWED - vhost  not found", (10, 40)):
+        b.connect(vhost="")

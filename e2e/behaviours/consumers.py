@@ -1,6 +1,5 @@
 """Who gets what: tags, prefetch, priorities, exclusive and single active consumers, and their ends."""
 
-import amqp
 from behaviour import behaviour, equal
 
 
@@ -294,7 +293,7 @@ def get_from_a_quorum_queue_with_a_single_active_consumer(b):
 def an_exclusive_consumer_of_a_single_active_queue(b):
     """403: the one excludes the other."""
     channel, queue = filled(b, 0, x_single_active_consumer=True)
-    with b.refused(403, "ACCESS_REFUSED - …", (60, 20)):
+    with b.refused(403, f"ACCESS_REFUSED - queue '{queue}' in vhost '/' in exclusive use", (60, 20)):
         b.consume(channel, queue, exclusive=True)
 
 
@@ -381,8 +380,8 @@ def a_closed_channel_delivers_no_more(b):
 
 
 @behaviour
-def a_consumer_may_acknowledge_late(b):
-    """P2: tags of two channels are two counts."""
+def each_channel_counts_its_tags(b):
+    """Tags of two channels are two counts."""
     channel, queue = filled(b, 2)
     one, other = b.channel(), b.channel()
     for consumer in (one, other):
@@ -410,4 +409,15 @@ def a_consumer_that_drops_dead_gives_back(b):
     b.await_count(channel, queue, 3)
     equal([(taken.message.body, taken.redelivered) for taken in (b.get(channel, queue) for _ in range(3))],
           [(b"0", True), (b"1", True), (b"2", True)])  # fmt: skip
-    assert isinstance(consumer, amqp.Channel)
+
+
+@behaviour
+def a_single_active_consumer_is_the_first(b):
+    """A more urgent one that comes later waits."""
+    channel, queue = filled(b, 0, x_single_active_consumer=True)
+    first, second = b.channel(), b.channel()
+    b.consume(first, queue, arguments={"x-priority": 1})
+    b.consume(second, queue, arguments={"x-priority": 9})
+    b.confirmed(channel, "", queue, "a")
+    equal(b.bodies(first, 1), ["a"])
+    b.silent(second)

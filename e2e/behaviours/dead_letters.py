@@ -403,3 +403,38 @@ def the_time_of_a_death_is_the_first(b):
     route.reject()
     told = route.letter().message.headers["x-death"]
     equal(told, [death | {"count": 5, "time": 1700000000}])
+
+
+@behaviour
+def by_the_message_s_key(b):
+    """From the default exchange that is the queue's name; x-death tells the empty name of the exchange."""
+    channel = b.confirming()
+    letters, dead = b.exchange(channel, "fanout"), b.queue(channel)
+    b.bind(channel, dead, letters)
+    queue = b.queue(channel, x_max_length=0, x_dead_letter_exchange=letters)
+    b.confirmed(channel, "", queue, b"x")
+    letter = b.await_message(channel, dead)
+    equal((letter.exchange, letter.routing_key, letter.message.headers["x-death"][0]["exchange"]), (letters, queue, ""))
+
+
+@behaviour
+def an_x_death_that_is_no_list(b):
+    """A client's is replaced; an empty list is filled."""
+    route = Route(b)
+    for strange in ("text", []):
+        route.publish(headers={"x-death": strange})
+        route.reject()
+        deaths = route.letter().message.headers["x-death"]
+        equal([(death["queue"], death["count"]) for death in deaths], [(route.queue, 1)])
+
+
+@behaviour(differs="it is dead-lettered all the same; RabbitMQ's channel ends with an error of its own, and the message is lost")
+def an_x_death_of_no_tables(b):
+    """T13."""
+    if not b.ours:
+        return
+    route = Route(b)
+    route.publish(headers={"x-death": [5]})
+    route.reject()
+    deaths = route.letter().message.headers["x-death"]
+    equal((deaths[0]["queue"], deaths[1:]), (route.queue, [5]))

@@ -405,3 +405,140 @@ def recover_without_requeue_is_not_there(b):
     """540."""
     with b.fatal(540, "NOT_IMPLEMENTED - requeue=false", (60, 110)):
         b.channel().call("basic.recover", requeue=False)
+
+
+@behaviour
+def the_default_exchange_cannot_be_declared(b):
+    """403, passively neither."""
+    for passive in (False, True):
+        with b.refused(403, "ACCESS_REFUSED - operation not permitted on the default exchange", (40, 10)):
+            b.channel().call("exchange.declare", exchange="", type="direct", durable=True, passive=passive)
+
+
+@behaviour
+def predeclared_exchanges_declared_otherwise(b):
+    """406."""
+    of = "PRECONDITION_FAILED - inequivalent arg '{}' for exchange 'amq.direct' in vhost '/': received '{}' but current is '{}'"
+    with b.refused(406, of.format("type", "fanout", "direct"), (40, 10)):
+        b.channel().call("exchange.declare", exchange="amq.direct", type="fanout", durable=True)
+    with b.refused(406, of.format("durable", "false", "true"), (40, 10)):
+        b.channel().call("exchange.declare", exchange="amq.direct", type="direct")
+
+
+@behaviour
+def an_empty_name_declared_passively(b):
+    """404: it is not the last declared."""
+    channel = b.channel()
+    b.queue(channel)
+    with b.refused(404, "NOT_FOUND - no queue '' in vhost '/'", (50, 10)):
+        channel.call("queue.declare", queue="", passive=True)
+
+
+@behaviour
+def unbinding_what_is_not_there(b):
+    """Neither queue nor exchange has to be."""
+    channel = b.channel()
+    queue = b.queue(channel)
+    channel.call("queue.unbind", queue="nowhere", exchange="amq.direct", routing_key="k")
+    channel.call("queue.unbind", queue=queue, exchange="nowhere", routing_key="k")
+    channel.call("exchange.unbind", destination="nowhere", source="amq.direct")
+    channel.call("exchange.unbind", destination="amq.direct", source="nowhere")
+
+
+@behaviour
+def tag_0_is_of_multiple_alone(b):
+    """406 without."""
+    for method, blames in (("basic.ack", (60, 80)), ("basic.nack", (60, 120)), ("basic.reject", (60, 90))):
+        channel = b.channel()
+        channel.send(method, delivery_tag=0)
+        with b.refused(406, "PRECONDITION_FAILED - unknown delivery tag 0", blames):
+            channel.sync()
+
+
+@behaviour
+def what_needs_no_acknowledgement_has_a_tag_too(b):
+    """406 when it is acknowledged; the tags go on counting."""
+    channel = b.confirming()
+    queue = b.queue(channel)
+    for _ in range(3):
+        b.confirmed(channel, "", queue)
+    equal([b.get(channel, queue, no_ack=no_ack).delivery_tag for no_ack in (True, False, True)], [1, 2, 3])
+    channel.send("basic.ack", delivery_tag=1)
+    with b.refused(406, "PRECONDITION_FAILED - unknown delivery tag 1", (60, 80)):
+        channel.sync()
+
+
+@behaviour
+def recover_async_without_requeue_is_not_there(b):
+    """540."""
+    channel = b.channel()
+    channel.send("basic.recover-async", requeue=False)
+    with b.fatal(540, "NOT_IMPLEMENTED - requeue=false", (60, 100)):
+        channel.sync()
+
+
+@behaviour
+def an_unknown_delivery_mode(b):
+    """406: there are 1 and 2."""
+    for mode in (0, 3):
+        channel = b.channel()
+        channel.publish("", b.name(), b"x", delivery_mode=mode)
+        with b.refused(406, f"PRECONDITION_FAILED - invalid message: {{delivery_mode_unknown,{mode}}}", (60, 40)):
+            channel.sync()
+
+
+@behaviour
+def an_empty_user_id(b):
+    """406: it is not none."""
+    channel = b.channel()
+    channel.publish("", b.name(), b"x", user_id="")
+    with b.refused(406, "PRECONDITION_FAILED - user_id property set to '' but authenticated user was 'guest'", (60, 40)):
+        channel.sync()
+
+
+@behaviour
+def signs_and_spaces_in_expirations(b):
+    """T1: 406 for spaces, and for more than ten years."""
+    queue = b.name()
+    for good in ("+5", "007", "-0", "315360000000"):
+        channel = b.channel()
+        channel.publish("", queue, b"x", expiration=good)
+        channel.sync()
+    for bad, why in (
+        ("", "no_integer"), (" 5", "no_integer"), ("5 ", '{leftover_string," "}'), ("0x10", '{leftover_string,"x10"}'),
+        ("315360000001", "{value_too_large,315360000001}"),
+    ):  # fmt: skip
+        channel = b.channel()
+        channel.publish("", queue, b"x", expiration=bad)
+        with b.refused(406, f"PRECONDITION_FAILED - invalid expiration '{bad}': {why}", (60, 40)):
+            channel.sync()
+
+
+@behaviour
+def integers_of_any_width_in_arguments(b):
+    """But no timestamps, floats and texts."""
+    for value in (("b", 5), ("B", 5), ("s", 5), ("u", 5), ("i", 5), ("l", 5)):
+        b.queue(b.channel(), x_max_length=value)
+    for value, kind in ((("T", 1000), "timestamp"), (1.5, "double"), (True, "bool"), (None, "void"), (b"5", "binary")):
+        queue = b.name()
+        text = f"invalid arg 'x-max-length' for queue '{queue}' in vhost '/': \"expected integer, got {kind}\""
+        with b.refused(406, f"PRECONDITION_FAILED - {text}", (50, 10)):
+            b.queue(b.channel(), queue, x_max_length=value)
+
+
+@behaviour(differs="names are octets; RabbitMQ refuses a declare of what is no UTF-8")
+def names_that_are_no_utf_8(b):
+    """501 in RabbitMQ."""
+    name = b"\xff\xfe" + b.name().encode()
+    if b.ours:
+        equal(b.queue(b.channel(), name), name)
+        return
+    with b.fatal(501, "FRAME_ERROR - Malformed UTF-8 in shortstr", (0, 0)):
+        b.queue(b.channel(), name)
+
+
+@behaviour(differs="names are octets; RabbitMQ takes ends of lines out of them")
+def ends_of_lines_in_names(b):
+    """Of queues."""
+    name = b.name()
+    equal(b.queue(b.channel(), f"a\n{name}\r"), b.either(f"a\n{name}\r", f"a{name}"))

@@ -309,3 +309,46 @@ def cc_that_is_no_list(b):
     channel.publish("", b.name(), b"x", headers={"CC": "me"})
     with b.refused(406, 'PRECONDITION_FAILED - invalid message: {unacceptable_type_in_header,"CC",longstr}', (60, 40)):
         channel.sync()
+
+
+@behaviour
+def x_match_of_another_type(b):
+    """406."""
+    channel = b.channel()
+    exchange, queue = b.exchange(channel, "headers"), b.queue(channel)
+    for value, told in ((5, "signedint (value 5)"), (True, "bool (value true)"), (None, "void (value undefined)")):
+        text = f"PRECONDITION_FAILED - Invalid x-match field type {told}; expected longstr"
+        with b.refused(406, text, (50, 20)):
+            b.bind(b.channel(), queue, exchange, "", {"x-match": value})
+
+
+@behaviour
+def what_is_no_text_in_cc(b):
+    """T4: is passed over; so is a list without anything, and the name in small letters."""
+    channel = b.confirming()
+    queue = b.queue(channel)
+    b.confirmed(channel, "", b.name(), b"x", headers={"CC": [1, queue]})
+    equal(b.get(channel, queue).message.headers, {"CC": [1, queue]})
+    for headers in ({"CC": []}, {"BCC": []}, {"cc": [queue]}):
+        equal(b.confirmed(channel, "", b.name(), b"x", headers=headers), "ack")
+    equal(b.get(channel, queue), None)
+
+
+@behaviour
+def an_auto_delete_exchange_between_exchanges(b):
+    """Goes with its last binding as a source, and not as a destination."""
+    channel = b.channel()
+    source, destination = b.exchange(channel, "fanout", auto_delete=True), b.exchange(channel, "fanout", auto_delete=True)
+    channel.call("exchange.bind", source=source, destination=destination)
+    channel.call("exchange.unbind", source=source, destination=destination)
+    assert not b.exists("exchange.declare", exchange=source, type="fanout")
+    assert b.exists("exchange.declare", exchange=destination, type="fanout")
+
+
+@behaviour
+def an_exchange_that_others_lead_to_is_unused(b):
+    """if_unused asks for bindings from it."""
+    channel = b.channel()
+    source, destination = b.exchange(channel, "fanout"), b.exchange(channel, "fanout")
+    channel.call("exchange.bind", source=source, destination=destination)
+    channel.call("exchange.delete", exchange=destination, if_unused=True)

@@ -226,3 +226,14 @@ def priorities_and_expiry(b):
         b.confirmed(channel, "", queue, body, priority=priority, expiration=expiration)
     time.sleep(0.2)
     equal(b.drain(channel, queue), b.either(["d", "a"], ["c", "d", "a"]))
+
+
+@behaviour
+def what_comes_back_to_a_queue_that_rejects(b):
+    """T5: is taken, though it is full."""
+    channel, queue, _ = published(b, "a", x_max_length=1, x_overflow="reject-publish")
+    held = b.get(channel, queue, no_ack=False)
+    equal(b.confirmed(channel, "", queue, "b"), "ack")
+    channel.send("basic.nack", delivery_tag=held.delivery_tag, requeue=True)
+    b.await_count(channel, queue, 2)
+    equal(b.drain(channel, queue), ["a", "b"])

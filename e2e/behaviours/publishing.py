@@ -307,3 +307,70 @@ def direct_reply_to_somebody_who_left(b):
     equal(b.confirmed(b.confirming(), "", address, b"answer"), "ack")
     with b.refused(404, f"NOT_FOUND - no queue '{address}' in vhost '/'", (50, 10)):
         responder.call("queue.declare", queue=address, passive=True)
+
+
+@behaviour
+def empty_properties_are_there(b):
+    """An empty text is not none, nor is an empty table."""
+    channel = b.confirming()
+    queue = b.queue(channel)
+    properties = {"content_type": "", "correlation_id": "", "reply_to": "", "message_id": ""}
+    b.confirmed(channel, "", queue, b"x", headers={}, **properties)
+    message = b.get(channel, queue).message
+    equal((message.properties, message.headers), (properties, {}))
+
+
+@behaviour
+def tx_select_twice(b):
+    """Is one."""
+    channel = b.channel()
+    channel.call("tx.select")
+    channel.call("tx.select")
+
+
+@behaviour
+def a_transaction_s_errors_come_at_once(b):
+    """404 for an exchange, 406 for a tag."""
+    channel = b.channel()
+    channel.call("tx.select")
+    channel.publish("nowhere", "k", b"x")
+    with b.refused(404, "NOT_FOUND - no exchange 'nowhere' in vhost '/'", (60, 40)):
+        channel.sync()
+    channel = b.channel()
+    channel.call("tx.select")
+    channel.send("basic.ack", delivery_tag=9)
+    with b.refused(406, "PRECONDITION_FAILED - unknown delivery tag 9", (60, 80)):
+        channel.sync()
+
+
+@behaviour
+def a_rejection_in_a_transaction(b):
+    """Rolled back, the message is held as before, and recover gives it back."""
+    channel, other = b.channel(), b.confirming()
+    queue = b.queue(other)
+    b.confirmed(other, "", queue, b"x")
+    channel.call("tx.select")
+    held = b.get(channel, queue, no_ack=False)
+    channel.send("basic.nack", delivery_tag=held.delivery_tag, requeue=True)
+    channel.sync()
+    equal(b.count(other, queue), 0)
+    channel.call("tx.rollback")
+    channel.call("basic.recover", requeue=True)
+    b.await_count(other, queue, 1)
+
+
+@behaviour
+def the_queue_of_direct_replies(b):
+    """P12: it may be declared and deleted, which does nothing; there is nothing to get; a cancelled one is gone."""
+    name = "amq.rabbitmq.reply-to"
+    channel = b.channel()
+    declared = channel.call("queue.declare", queue=name)
+    equal((declared.queue, declared.message_count, declared.consumer_count), (name, 0, 1))
+    channel.call("queue.delete", queue=name)
+    with b.refused(404, f"NOT_FOUND - no queue '{name}' in vhost '/'", (60, 70)):
+        b.channel().call("basic.get", queue=name)
+    tag = b.consume(channel, name, no_ack=True)
+    channel.call("basic.cancel", consumer_tag=tag)
+    channel.publish("", b.name(), b"x", reply_to=name)
+    with b.refused(406, "PRECONDITION_FAILED - fast reply consumer does not exist", (60, 40)):
+        channel.sync()
