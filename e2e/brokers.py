@@ -103,6 +103,14 @@ class Understudy:
     def set_permission(self, user, configure, write, read):
         self.administer("permission", "set", user, configure, write, read)
 
+    def add_vhost(self, name, user):
+        """One where a user may do everything."""
+        self.administer("vhost", "add", name)
+        self.administer("permission", "set", user, ".*", ".*", ".*", "--vhost", name)
+
+    def delete_vhost(self, name):
+        self.administer("vhost", "delete", name)
+
     def set_topic_permission(self, user, exchange, write, read):
         self.administer("permission", "set", user, write, read, "--topic", exchange)
 
@@ -187,6 +195,13 @@ class RabbitMq:
 
     def set_permission(self, user, configure, write, read):
         self.administer("set_permissions", user, configure, write, read)
+
+    def add_vhost(self, name, user):
+        self.administer("add_vhost", name)
+        self.administer("set_permissions", "-p", name, user, ".*", ".*", ".*")
+
+    def delete_vhost(self, name):
+        self.administer("delete_vhost", name)
 
     def set_topic_permission(self, user, exchange, write, read):
         self.administer("set_topic_permissions", user, exchange, write, read)

@@ -54,7 +54,8 @@ class Bench:
         self.behaviour, self.broker, self.port = behaviour, broker, port
         self.ours = broker.name == "ours"
         self.deadline = time.monotonic() + LIMIT_SECONDS
-        self.connections, self.made, self.users = [], [], []
+        self.connections, self.made = [], []
+        self.users, self.vhosts = [], []
         self._connection = None
 
     # Connections and names.
@@ -101,18 +102,30 @@ class Bench:
         self.made.append(("exchange.delete", {"exchange": exchange}))
         return exchange
 
+    def administer(self, change, *arguments):
+        """What only the command line can change. RabbitMQ's takes seconds, so the test's own time begins anew."""
+        getattr(self.broker, change)(*arguments)
+        self.deadline = time.monotonic() + LIMIT_SECONDS
+        for connection in self.connections:
+            connection.deadline = self.deadline
+
     def user(self, configure="", write="", read=""):
         """A new user with these permissions; the password is the name."""
         name = self.name()
-        self.broker.add_user(name, name)
-        self.broker.set_permission(name, configure, write, read)
+        self.administer("add_user", name, name)
         self.users.append(name)
-        # RabbitMQ's command takes long enough to spoil the time for the test itself.
-        self.deadline = time.monotonic() + LIMIT_SECONDS
+        self.administer("set_permission", name, configure, write, read)
         return name
 
-    def log_in(self, user):
-        return self.connect(user=user, password=user)
+    def vhost(self, user):
+        """A new virtual host, where a user may do everything."""
+        name = self.name()
+        self.administer("add_vhost", name, user)
+        self.vhosts.append(name)
+        return name
+
+    def log_in(self, user, **options):
+        return self.connect(user=user, password=user, **options)
 
     def bind(self, channel, queue, exchange, routing_key="", arguments=None):
         channel.call("queue.bind", queue=queue, exchange=exchange, routing_key=routing_key, arguments=arguments or {})
@@ -230,6 +243,8 @@ class Bench:
             connection.abort()
         for user in self.users:
             self.broker.delete_user(user)
+        for vhost in self.vhosts:
+            self.broker.delete_vhost(vhost)
         if not self.made:
             return
         connection = amqp.Connection(self.port, time.monotonic() + LIMIT_SECONDS)

@@ -1,4 +1,4 @@
-"""What users may do, and what becomes of those who may no longer."""
+"""What users may do, where, and what becomes of those who may no longer."""
 
 import amqp
 from behaviour import behaviour, equal
@@ -82,7 +82,7 @@ def permission_changes_hold_at_once(b):
     channel = b.log_in(user).channel()
     queue = b.queue(channel)
     b.get(channel, queue)
-    b.broker.set_permission(user, "", "", "")
+    b.administer("set_permission", user, "", "", "")
 
     def refused():
         own = b.log_in(user).channel()
@@ -103,7 +103,7 @@ def topic_permissions(b):
     channel = b.channel()
     exchange = b.exchange(channel, "topic")
     user = b.user(configure=".*", write=".*", read=".*")
-    b.broker.set_topic_permission(user, exchange, "^allowed", ".*")
+    b.administer("set_topic_permission", user, exchange, "^allowed", ".*")
     connection = b.log_in(user)
     own = connection.channel()
     own.publish(exchange, "allowed.key", b"x")
@@ -118,7 +118,7 @@ def topic_permissions(b):
 def a_user_that_may_not_enter(b):
     """530: one without any permission in the virtual host."""
     name = b.name()
-    b.broker.add_user(name, name)
+    b.administer("add_user", name, name)
     b.users.append(name)
     with b.fatal(530, f"NOT_ALLOWED - access to vhost '/' refused for user '{name}'", (10, 40)):
         b.log_in(name)
@@ -129,7 +129,7 @@ def another_password_is_for_the_next_login(b):
     """T11: who is logged in stays."""
     user = b.user(configure=".*", write=".*", read=".*")
     connection = b.log_in(user)
-    b.broker.set_password(user, "another")
+    b.administer("set_password", user, "another")
     with b.fatal(403, "ACCESS_REFUSED - …"):
         b.log_in(user)
     b.connect(user=user, password="another")
@@ -141,7 +141,7 @@ def a_deleted_user_is_closed(b):
     """T11: 320."""
     user = b.user(configure=".*", write=".*", read=".*")
     connection = b.log_in(user)
-    b.broker.delete_user(user)
+    b.administer("delete_user", user)
     b.users.remove(user)
     with b.fatal(320, "CONNECTION_FORCED - user '…"):
         connection.await_closed()
@@ -159,3 +159,68 @@ def a_user_s_own_id(b):
     text = f"PRECONDITION_FAILED - user_id property set to 'guest' but authenticated user was '{user}'"
     with b.refused(406, text, (60, 40)):
         channel.sync()
+
+
+@behaviour
+def virtual_hosts_are_apart(b):
+    """A name in one says nothing in another; each has the predeclared exchanges."""
+    user = b.user(configure=".*", write=".*", read=".*")
+    vhost = b.vhost(user)
+    here, there = b.confirming(), b.log_in(user, vhost=vhost).channel()
+    there.call("confirm.select")
+    queue = b.queue(here)
+    text = f"NOT_FOUND - no queue '{queue}' in vhost '{vhost}'"
+    with b.refused(404, text, (50, 10)):
+        b.log_in(user, vhost=vhost).channel().call("queue.declare", queue=queue, passive=True)
+    there.call("queue.declare", queue=queue, durable=True)
+    for name in ("amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"):
+        b.bind(there, queue, name, "k")
+    b.confirmed(there, "amq.fanout", "", b"there")
+    b.confirmed(here, "", queue, b"here")
+    equal(b.get(there, queue).message.body, b"there")
+    equal(b.get(here, queue).message.body, b"here")
+
+
+@behaviour
+def a_deleted_virtual_host_closes_its_connections(b):
+    """320, and then it is not found."""
+    user = b.user()
+    vhost = b.vhost(user)
+    connection = b.log_in(user, vhost=vhost)
+    connection.channel()
+    b.administer("delete_vhost", vhost)
+    b.vhosts.remove(vhost)
+    with b.fatal(320, "CONNECTION_FORCED - vhost '…"):
+        connection.await_closed()
+    with b.fatal(530, f"NOT_ALLOWED - vhost {vhost} not found", (10, 40)):
+        b.log_in(user, vhost=vhost)
+
+
+@behaviour
+def topic_permissions_for_reading(b):
+    """403: binding keys that a user may bind with."""
+    channel = b.channel()
+    exchange = b.exchange(channel, "topic")
+    user = b.user(configure=".*", write=".*", read=".*")
+    b.administer("set_topic_permission", user, exchange, ".*", "^allowed")
+    connection = b.log_in(user)
+    own = connection.channel()
+    queue = b.queue(own)
+    b.bind(own, queue, exchange, "allowed.#")
+    text = f"ACCESS_REFUSED - access to topic 'other' in exchange '{exchange}' in vhost '/' refused for user '{user}'"
+    with b.refused(403, text, (50, 20)):
+        b.bind(own, queue, exchange, "other")
+
+
+@behaviour
+def a_permission_to_publish_alone(b):
+    """Write to the exchange is enough for it, and reading takes one of the queue."""
+    channel = b.confirming()
+    queue = b.queue(channel)
+    user = b.user(write="^amq\\.default$")
+    own = b.log_in(user).channel()
+    own.call("confirm.select")
+    equal(b.confirmed(own, "", queue, b"x"), "ack")
+    with b.refused(403, refusal("queue", queue, user), (60, 70)):
+        own.call("basic.get", queue=queue)
+    equal(b.get(channel, queue).message.body, b"x")
