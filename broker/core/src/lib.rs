@@ -48,6 +48,7 @@
 
 mod access;
 mod accounts;
+mod ack_timeout;
 mod administration;
 mod ahead;
 mod arguments;

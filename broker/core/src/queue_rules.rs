@@ -5,8 +5,8 @@ use understudy_protocol::{FieldTable, FieldValue};
 use understudy_record::ShortStr;
 
 use crate::arguments::{
-    self, DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY, DELIVERY_LIMIT, EXPIRES, MAX_LENGTH, MAX_LENGTH_BYTES,
-    MAX_PRIORITY, MESSAGE_TTL, OVERFLOW, SINGLE_ACTIVE_CONSUMER,
+    self, CONSUMER_TIMEOUT, DEAD_LETTER_EXCHANGE, DEAD_LETTER_ROUTING_KEY, DELIVERY_LIMIT, EXPIRES, MAX_LENGTH,
+    MAX_LENGTH_BYTES, MAX_PRIORITY, MESSAGE_TTL, OVERFLOW, SINGLE_ACTIVE_CONSUMER,
 };
 use crate::limits::{Limits, Overflow};
 
@@ -22,6 +22,8 @@ pub(crate) struct QueueRules {
     pub(crate) message_ttl: Option<u64>,
     /// The highest priority that messages have here; 0: they have none.
     pub(crate) max_priority: u8,
+    /// How long a channel may hold a delivery, in milliseconds.
+    pub(crate) consumer_timeout: Option<u64>,
     /// How long the queue is there without being used, in milliseconds.
     pub(crate) expires: Option<u64>,
 }
@@ -52,6 +54,7 @@ impl QueueRules {
             }),
             delivery_limit,
             single_active_consumer: flag(SINGLE_ACTIVE_CONSUMER),
+            consumer_timeout: number(CONSUMER_TIMEOUT).filter(|timeout| *timeout > 0),
             message_ttl: number(MESSAGE_TTL),
             max_priority: number(MAX_PRIORITY).map_or(0, |most| u8::try_from(most).unwrap_or(u8::MAX)),
             expires: number(EXPIRES),
