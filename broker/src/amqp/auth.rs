@@ -47,6 +47,17 @@ impl Authenticator {
         Ok(Self { users, open_guest, key: rand::random(), verified: Mutex::default() })
     }
 
+    /// Whether there is such a user, for one whose name somebody else has proved.
+    pub(crate) fn knows(&self, user: &str) -> bool {
+        if self.open_guest { user == "guest" } else { self.users.contains_key(user) }
+    }
+
+    /// Whether the answer takes no time: it has been found right before, or nothing has to be hashed.
+    pub(crate) fn is_quick(&self, user: &[u8], password: &[u8]) -> bool {
+        let hash = std::str::from_utf8(user).ok().and_then(|user| self.users.get(user));
+        hash.is_none_or(|hash| self.remembered().contains_key(&self.digest(hash, password)))
+    }
+
     /// Takes tens of milliseconds the first time: not for an async task's own thread.
     pub(crate) fn verify(&self, user: &[u8], password: &[u8]) -> bool {
         if self.open_guest {

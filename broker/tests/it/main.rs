@@ -23,5 +23,6 @@ mod scrub;
 mod selective;
 mod storage;
 mod switchover;
+mod tls;
 mod transactions;
 mod versions;
