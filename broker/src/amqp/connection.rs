@@ -22,6 +22,7 @@ use understudy_protocol::{
 };
 use understudy_record::Body;
 
+use super::gets::Gets;
 use super::large::{self, Streaming};
 use super::{Amqp, Peer, convert};
 use understudy_node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
@@ -42,6 +43,10 @@ const UNCONGESTED_BYTES: usize = 512 << 10;
 /// to what it asks for and does not read.
 const OVERFULL_BYTES: usize = 16 << 20;
 
+/// Messages that have begun to come and are not whole, on all channels of a connection: each costs up to a mebibyte before its
+/// parts go to the log. A client that sends one message after the other has one.
+const MAX_ASSEMBLING_BYTES: usize = 64 << 20;
+
 /// How long the last words may take to reach a client that does not read, and the client to hang up.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -54,6 +59,7 @@ pub(super) struct Connection {
     commands: Vec<(understudy_core::ChannelId, Command)>,
     /// Where among them the first publish is.
     first_publish: Option<usize>,
+    gets: Gets,
     /// It has ever published, or begun to: it is told when publishers must wait.
     is_publisher: bool,
     outbox: Outbox,
@@ -89,6 +95,7 @@ impl Connection {
             protocol,
             commands: Vec::new(),
             first_publish: None,
+            gets: Gets::default(),
             is_publisher: false,
             outbox,
             inbox,
@@ -113,6 +120,8 @@ impl Connection {
         // TLS may hold back what it was given.
         let mut unflushed = false;
         let mut untaken = Untaken::default();
+        // Octets since unfinished messages were looked at.
+        let mut unlooked = 0;
         while !(self.protocol.is_closed() && self.protocol.output().is_empty()) {
             let begun = self.has_begun_to_publish();
             self.show_flow();
@@ -122,6 +131,7 @@ impl Connection {
             let uploads = upload.is_full();
             let overfull = self.outbox.pending_bytes.load(Ordering::Acquire) > OVERFULL_BYTES;
             let may_read = !has_commands && !begun && !uploads && !overfull && !self.protocol.is_closed();
+            let excused = begun || uploads || (self.first_publish.is_some() && self.publishers_must_wait());
             let waits = self.blocked || begun || sendable < self.commands.len();
             let may_wait = self.is_publisher && self.protocol.is_open();
             let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
@@ -129,7 +139,6 @@ impl Connection {
             let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
             let output = self.protocol.output();
             let has_output = !output.is_empty() || unflushed;
-            let excused = begun || uploads || sendable < self.commands.len();
             let give_up = untaken.since(has_output && !excused).map(|since| since + self.amqp.options.send_timeout);
             tokio::select! {
                 permit = clients.reserve(), if sendable > 0 => {
@@ -155,7 +164,14 @@ impl Connection {
                 read = read_some(&mut reading, &mut buffer, wanted), if may_read => {
                     match read {
                         Ok(0) | Err(_) => self.protocol.handle_eof(),
-                        Ok(_) => self.protocol.handle_bytes(self.now(), &mut buffer),
+                        Ok(count) => {
+                            self.protocol.handle_bytes(self.now(), &mut buffer);
+                            unlooked += count;
+                        }
+                    }
+                    if unlooked > OUTPUT_BYTES {
+                        unlooked = 0;
+                        self.bound_assembling();
                     }
                     self.drain_events().await;
                 }
@@ -190,11 +206,22 @@ impl Connection {
         *self.amqp.flow.borrow() != Flow::Open
     }
 
-    /// How many of the commands may go to the core: while publishers must wait, those before the first publish.
+    /// How many of the commands may go to the core: while publishers must wait, those before the first publish; and not more
+    /// gets than may be unanswered.
     fn sendable(&self) -> usize {
-        match self.first_publish {
+        let before = match self.first_publish {
             Some(before) if self.publishers_must_wait() => before,
             _ => self.commands.len(),
+        };
+        before.min(self.gets.sendable(&self.commands))
+    }
+
+    /// The protocol's own memory, for a client that begins messages and does not end them.
+    fn bound_assembling(&mut self) {
+        let held = self.protocol.assembling_bytes();
+        if held > MAX_ASSEMBLING_BYTES {
+            let text = format!("{held} bytes of messages that are not whole, {MAX_ASSEMBLING_BYTES} may be");
+            self.protocol.close_connection(self.now(), ReplyCode::ResourceError, &text, MethodId::NONE);
         }
     }
 
@@ -257,6 +284,7 @@ impl Connection {
                     tracing::info!(peer = %self.peer, channel = channel.0, code = code.number(), "channel closed: {text}");
                     self.hand_over().await;
                     let channel = understudy_core::ChannelId(channel.0);
+                    self.gets.forget(channel);
                     _ = self.amqp.clients.send(ClientEvent::ChannelFailed { id: self.id, channel }).await;
                 }
                 Event::UpdateSecret { .. } => {
@@ -270,11 +298,18 @@ impl Connection {
     }
 
     fn push(&mut self, channel: ChannelId, command: Command) {
+        self.gets.note_read(&command);
         self.commands.push((understudy_core::ChannelId(channel.0), command));
     }
 
     /// The first `count` of the commands.
     fn take_commands(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
+        let taken = self.take_first(count);
+        self.gets.note_sent(&taken);
+        taken
+    }
+
+    fn take_first(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
         if count >= self.commands.len() {
             self.first_publish = None;
             return std::mem::take(&mut self.commands);
@@ -417,6 +452,7 @@ impl Connection {
                 let mut effects = effects.into_iter();
                 for effect in effects.by_ref() {
                     bytes += effect_cost(&effect);
+                    self.gets.note_answered(effect.channel, &effect.kind);
                     let channel = ChannelId(effect.channel.0);
                     match convert::send(&mut self.protocol, now, channel, effect.kind) {
                         Ok(None) => {}
@@ -441,6 +477,7 @@ impl Connection {
             Outgoing::Force(reason) => {
                 self.registered = false; // the core has forgotten it
                 self.commands.clear();
+                self.gets = Gets::default();
                 self.first_publish = None;
                 self.protocol.close_connection(now, ReplyCode::ConnectionForced, &reason, MethodId::NONE);
             }

@@ -4,6 +4,7 @@ mod auth;
 mod certificate;
 mod connection;
 mod convert;
+mod gets;
 mod large;
 mod login;
 mod peer;

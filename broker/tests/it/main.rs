@@ -17,6 +17,7 @@ mod full_disk;
 mod harness;
 mod inspect;
 mod large;
+mod limits;
 mod min_in_sync;
 mod relay;
 mod scrub;

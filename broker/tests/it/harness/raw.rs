@@ -108,6 +108,20 @@ impl Raw {
         }
     }
 
+    /// Reads on until so many methods of the kind have come; returns those.
+    pub(crate) fn methods_until(&mut self, count: usize, is_wanted: impl Fn(&Method) -> bool) -> Vec<Method> {
+        let mut found = Vec::new();
+        while found.len() < count {
+            match self.next_method() {
+                Some((_, method)) if is_wanted(&method) => found.push(method),
+                Some((_, Method::ConnectionClose(close))) => panic!("closed: {close:?}"),
+                Some(_) => {}
+                None => panic!("dropped after {} of {count}", found.len()),
+            }
+        }
+        found
+    }
+
     /// `None` once the socket has ended.
     fn next_method(&mut self) -> Option<(u16, Method)> {
         loop {
