@@ -26,7 +26,6 @@ const SHORT_NAMES: &[(&str, &str)] = &[
     ("2.5.4.42", "GIVENNAME"),
     ("2.5.4.43", "INITIALS"),
     ("2.5.4.44", "GENERATIONQUALIFIER"),
-    ("2.5.4.46", "DNQUALIFIER"),
     ("2.5.4.65", "PSEUDONYM"),
     ("0.9.2342.19200300.100.1.1", "UID"),
     ("0.9.2342.19200300.100.1.25", "DC"),
@@ -65,7 +64,8 @@ fn common_name(subject: &X509Name<'_>) -> Option<String> {
     Some(names.ok()?.join(","))
 }
 
-/// As in RFC 4514: the last part first, with a backslash before what would part it.
+/// As in RFC 4514 and from RabbitMQ: the last part first, with a backslash before what would part it, and octets that are not
+/// printable ASCII (a tilde counts as none) in hexadecimal.
 fn distinguished_name(subject: &X509Name<'_>) -> Option<String> {
     let part = |attribute: &AttributeTypeAndValue<'_>| {
         let kind = attribute.attr_type().to_id_string();
@@ -83,15 +83,15 @@ fn distinguished_name(subject: &X509Name<'_>) -> Option<String> {
 
 fn escaped(value: &str) -> String {
     let mut text = String::with_capacity(value.len());
-    let last = value.chars().count().saturating_sub(1);
-    for (place, character) in value.chars().enumerate() {
-        let special = matches!(character, ',' | '+' | '"' | '\\' | '<' | '>' | ';')
-            || (character == '#' && place == 0)
-            || (character == ' ' && (place == 0 || place == last));
-        if special {
-            text.push('\\');
+    let last = value.len().saturating_sub(1);
+    for (place, octet) in value.bytes().enumerate() {
+        match octet {
+            ..=31 | 126.. => text.push_str(&format!("\\{octet:02X}")),
+            b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';' => text.extend(['\\', char::from(octet)]),
+            b'#' if place == 0 => text.push_str("\\#"),
+            b' ' if place == 0 || place == last => text.push_str("\\ "),
+            _ => text.push(char::from(octet)),
         }
-        text.push(character);
     }
     text
 }
@@ -158,6 +158,7 @@ mod tests {
             (" a b ", "\\ a b\\ "),
             ("\"<>;\\", "\\\"\\<\\>\\;\\\\"),
             (" ", "\\ "),
+            ("ü~}\0", "\\C3\\BC\\7E}\\00"),
             ("", ""),
         ] {
             assert_eq!(escaped(value), expected);
