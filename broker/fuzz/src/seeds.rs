@@ -133,6 +133,46 @@ fn scripts() -> Vec<Vec<u8>> {
             says(0, 1, tx::Rollback {}),
         ]
         .concat(),
+        [
+            declared.clone(),
+            publishes(0, to_q, &rich, b"unacknowledged"),
+            consume(1, "c", false),
+            says(0, 1, queue::Delete { queue: short("q"), ..Default::default() }),
+            declared.clone(),
+            says(1, 1, basic::Reject { delivery_tag: DeliveryTag(1), requeue: true }),
+            special(1, 5),
+        ]
+        .concat(),
+        [
+            declares(0, "q", FieldTable::new().with("x-single-active-consumer", true)),
+            consume(0, "c", false),
+            consume(1, "d", false),
+            says(0, 1, basic::Consume { queue: short("q"), exclusive: true, ..Default::default() }),
+            special(1, 4),
+            publishes(0, to_q, &none, &[4; 20]),
+            special(1, 12),
+            says(0, 1, basic::Cancel { consumer_tag: short("c"), no_wait: true }),
+        ]
+        .concat(),
+        [
+            declared.clone(),
+            says(
+                0,
+                1,
+                exchange::Declare {
+                    exchange: short("x"),
+                    kind: short("direct"),
+                    auto_delete: true,
+                    arguments: FieldTable::new().with("alternate-exchange", "amq.fanout"),
+                    ..Default::default()
+                },
+            ),
+            says(0, 1, queue::Bind { queue: short("q"), exchange: short("amq.fanout"), ..Default::default() }),
+            publishes(0, ("x", "q"), &rich, &[5; 300]),
+            says(0, 1, exchange::Delete { exchange: short("x"), if_unused: true, ..Default::default() }),
+            says(0, 1, queue::Unbind { queue: short("q"), exchange: short("amq.fanout"), ..Default::default() }),
+        ]
+        .concat(),
         [declared.clone(), bind("topic", "a.*.#", FieldTable::new())].concat(),
         [declared.clone(), bind("headers", "", headers.clone().with("x-match", "any"))].concat(),
         [declared.clone(), bind("fanout", "", FieldTable::new())].concat(),
