@@ -17,7 +17,7 @@ use understudy_proto::replica_server::ReplicaServer;
 use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
 use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
 
-use crate::amqp::{Amqp, Authenticator, ClientCertificate, Doorway, Encryption, Logins};
+use crate::amqp::{Amqp, Authenticator, ClientCertificate, Doorway, Encryption, Failures, Logins};
 use crate::around::{Around, LogReads};
 use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::{Clients, Config, LeasePlace};
@@ -156,6 +156,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         options: config.clients.clone(),
         authenticator,
         logins: Logins::new(config.clients.login_failure_delay),
+        strangers: Failures::default(),
         places: Arc::new(Semaphore::new(config.clients.max_connections)),
         clients,
         flow: shared.flow.subscribe(),

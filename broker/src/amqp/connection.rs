@@ -175,19 +175,19 @@ impl Connection {
                     }
                     self.drain_events().await;
                 }
-                () = sleep_until(wake) => {
+                () = sleep_until(wake.into_iter().chain(give_up).min()) => {
+                    if give_up.is_some_and(|at| at <= Instant::now()) {
+                        self.amqp.metrics.unread_connections.inc();
+                        let patience = self.amqp.options.send_timeout;
+                        tracing::warn!(peer = %self.peer, user = %self.user, "dropped: it took nothing of what waits for it for {patience:?}");
+                        return self.end().await;
+                    }
                     let now = self.now();
                     if !may_read {
                         self.protocol.handle_unread(now); // it is this side that does not listen
                     }
                     self.protocol.handle_timeout(now);
                     self.drain_events().await;
-                }
-                () = sleep_until(give_up) => {
-                    self.amqp.metrics.unread_connections.inc();
-                    let patience = self.amqp.options.send_timeout;
-                    tracing::warn!(peer = %self.peer, user = %self.user, "dropped: it took nothing of what waits for it for {patience:?}");
-                    return self.end().await;
                 }
                 changed = flow_turns(&mut flow, waits), if waits || may_wait => {
                     if changed.is_err() { return self.end().await }
@@ -495,6 +495,9 @@ impl Connection {
     async fn handle_ended(&mut self, end: &End) {
         match end {
             End::ByPeer { .. } => tracing::debug!(peer = %self.peer, "closed by the client"),
+            // That has been told already, or counted.
+            End::AuthenticationRefused => tracing::debug!(peer = %self.peer, "{end}"),
+            end if self.user.is_empty() => self.amqp.strangers.tell(&self.peer, &format!("a stranger has gone: {end}")),
             end => tracing::info!(peer = %self.peer, "connection ended: {end}"),
         }
         self.hand_over().await;

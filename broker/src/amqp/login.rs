@@ -19,7 +19,8 @@ const WINDOW: Duration = Duration::from_secs(60);
 const MAX_ADDRESSES: usize = 1024;
 
 /// Counts failures by address, and says which of them are to be told.
-pub(super) struct Failures(Mutex<HashMap<Option<IpAddr>, Count>>);
+#[derive(Default)]
+pub(crate) struct Failures(Mutex<HashMap<Option<IpAddr>, Count>>);
 
 struct Count {
     since: Instant,
@@ -28,7 +29,7 @@ struct Count {
 
 /// What to write down about a failure.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Telling {
+enum Telling {
     Tell,
     /// The last for now: what follows is counted.
     TellAsLast,
@@ -37,12 +38,27 @@ pub(super) enum Telling {
     Not,
 }
 
+impl Telling {
+    /// What to say behind it; `None`: nothing is to be told.
+    fn remark(self) -> Option<String> {
+        match self {
+            Self::Tell => Some(String::new()),
+            Self::TellAsLast => Some("; others from there are only counted for a minute".into()),
+            Self::TellAfter(untold) => Some(format!("; {untold} before it were only counted")),
+            Self::Not => None,
+        }
+    }
+}
+
 impl Failures {
-    pub(super) fn new() -> Self {
-        Self(Mutex::default())
+    /// Writes down what came to nothing, within bounds.
+    pub(super) fn tell(&self, peer: &Peer, what: &str) {
+        if let Some(remark) = self.note(peer.ip, Instant::now()).remark() {
+            tracing::info!(%peer, "{what}{remark}");
+        }
     }
 
-    pub(super) fn note(&self, ip: Option<IpAddr>, now: Instant) -> Telling {
+    fn note(&self, ip: Option<IpAddr>, now: Instant) -> Telling {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if counts.len() >= MAX_ADDRESSES && !counts.contains_key(&ip) {
             counts.retain(|_, count| now.duration_since(count.since) < WINDOW);
@@ -70,8 +86,11 @@ impl Failures {
     }
 }
 
+/// Characters of a name that is refused.
+const SHOWN_NAME: usize = 64;
+
 pub(crate) struct Logins {
-    pub(super) failures: Failures,
+    failures: Failures,
     delay: Duration,
     /// A hash takes tens of milliseconds of a processor, and 19 MiB.
     hashing: Semaphore,
@@ -88,7 +107,7 @@ impl Logins {
     pub(crate) fn new(delay: Duration) -> Self {
         let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         Self {
-            failures: Failures::new(),
+            failures: Failures::default(),
             delay,
             hashing: Semaphore::new((processors / 2).max(1)),
             notorious: Semaphore::new(1),
@@ -106,15 +125,10 @@ impl Logins {
 
     /// Writes it down, within bounds, and waits for as long as the answer has to.
     pub(super) async fn refuse(&self, peer: &Peer, user: &str, reason: &str) {
-        match self.failures.note(peer.ip, Instant::now()) {
-            Telling::Tell => tracing::warn!(%peer, %user, "login refused: {reason}"),
-            Telling::TellAsLast => {
-                tracing::warn!(%peer, %user, "login refused: {reason}; others from there are only counted for a minute");
-            }
-            Telling::TellAfter(untold) => {
-                tracing::warn!(%peer, %user, untold, "login refused: {reason}; so many before it were only counted");
-            }
-            Telling::Not => {}
+        if let Some(remark) = self.failures.note(peer.ip, Instant::now()).remark() {
+            // A stranger's words: escaped, and not at their length.
+            let user: String = user.chars().take(SHOWN_NAME).collect();
+            tracing::warn!(%peer, ?user, "login refused: {reason}{remark}");
         }
         tokio::time::sleep(self.delay).await;
     }
@@ -130,7 +144,7 @@ mod tests {
 
     #[test]
     fn an_address_is_told_of_a_few_times_a_minute() {
-        let (failures, start) = (Failures::new(), Instant::now());
+        let (failures, start) = (Failures::default(), Instant::now());
         let told: Vec<_> = (0..1000).map(|_| failures.note(ip(1), start)).collect();
         assert_eq!(told.iter().filter(|telling| **telling != Telling::Not).count(), TOLD as usize);
         assert_eq!(told[TOLD as usize - 1], Telling::TellAsLast);
@@ -142,7 +156,7 @@ mod tests {
 
     #[test]
     fn addresses_without_end_are_counted_within_bounds() {
-        let (failures, start) = (Failures::new(), Instant::now());
+        let (failures, start) = (Failures::default(), Instant::now());
         let told = (0..100_000u32).filter(|number| {
             let ip = IpAddr::from(number.to_be_bytes());
             failures.note(Some(ip), start) != Telling::Not
@@ -156,7 +170,7 @@ mod tests {
 
     #[test]
     fn who_has_failed_often_is_known_for_a_minute() {
-        let (failures, start) = (Failures::new(), Instant::now());
+        let (failures, start) = (Failures::default(), Instant::now());
         (1..TOLD).for_each(|_| _ = failures.note(ip(1), start));
         assert!(!failures.is_notorious(ip(1), start));
         failures.note(ip(1), start);

@@ -21,8 +21,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) use auth::Authenticator;
 pub(crate) use connection::part;
-pub(crate) use login::Logins;
-use login::{Failures, Telling};
+pub(crate) use login::{Failures, Logins};
 pub(crate) use peer::Peer;
 pub(crate) use tls::ClientCertificate;
 use understudy_journal::LogReader;
@@ -52,6 +51,8 @@ pub(crate) struct Amqp {
     pub(crate) options: Clients,
     pub(crate) authenticator: Arc<Authenticator>,
     pub(crate) logins: Logins,
+    /// Connections that come to nothing before anybody has logged in.
+    pub(crate) strangers: Failures,
     /// One for each connection that may be open.
     pub(crate) places: Arc<Semaphore>,
     pub(crate) clients: mpsc::Sender<ClientEvent>,
@@ -94,12 +95,11 @@ impl Amqp {
 pub(crate) struct Encryption {
     acceptor: tls::Acceptor,
     metrics: AmqpsMetrics,
-    failures: Failures,
 }
 
 impl Encryption {
     pub(crate) fn new(certificate: &ClientCertificate, metrics: AmqpsMetrics) -> Self {
-        Self { acceptor: certificate.acceptor(), metrics, failures: Failures::new() }
+        Self { acceptor: certificate.acceptor(), metrics }
     }
 }
 
@@ -144,19 +144,8 @@ impl Doorway {
             Ok((stream, name)) => self.receive(stream, Peer::encrypted(address, name)).await,
             Err(reason) => {
                 encryption.metrics.failed_handshakes.inc();
-                match encryption.failures.note(Some(address.ip()), Instant::now()) {
-                    Telling::Tell => tracing::info!(peer = %address, "no TLS with a client: {reason}"),
-                    Telling::TellAsLast => tracing::info!(
-                        peer = %address,
-                        "no TLS with a client: {reason}; others from there are only counted for a minute"
-                    ),
-                    Telling::TellAfter(untold) => tracing::info!(
-                        peer = %address,
-                        untold,
-                        "no TLS with a client: {reason}; so many before it were only counted"
-                    ),
-                    Telling::Not => {}
-                }
+                let peer = Peer::encrypted(address, None);
+                self.amqp.strangers.tell(&peer, &format!("no TLS with a client: {reason}"));
             }
         }
     }
