@@ -178,4 +178,23 @@ mod tests {
         assert!(!failures.is_notorious(ip(2), start));
         assert!(!failures.is_notorious(ip(1), start + WINDOW));
     }
+
+    /// Ten wrong guesses at once from one address, and then somebody else: only one of the ten is before him.
+    #[tokio::test]
+    async fn who_fails_often_is_no_queue_for_others() {
+        let logins = Logins { hashing: Semaphore::new(1), ..Logins::new(Duration::ZERO) };
+        let peer = |last| Peer::plain((ip(last).unwrap(), 4711).into());
+        (0..TOLD).for_each(|_| _ = logins.failures.note(ip(1), Instant::now()));
+        let first = logins.turn(&peer(3)).await;
+        let served = Mutex::new(Vec::new());
+        let login = async |last| {
+            let turn = logins.turn(&peer(last)).await;
+            served.lock().unwrap().push(last);
+            drop(turn);
+        };
+        let guesses = futures::future::join_all((0..10).map(|_| login(1)));
+        futures::future::join3(guesses, login(2), async { drop(first) }).await;
+        let served = served.into_inner().unwrap();
+        assert_eq!(served.iter().position(|last| *last == 2), Some(1), "{served:?}");
+    }
 }

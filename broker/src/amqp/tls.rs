@@ -264,3 +264,97 @@ impl Acceptor {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::*;
+    use crate::config::LoginFrom;
+    use crate::metrics::Metrics;
+
+    struct Files(tempfile::TempDir);
+
+    impl Files {
+        fn new() -> Self {
+            let files = Self(tempfile::tempdir().unwrap());
+            files.renew();
+            files
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            std::fs::write(self.0.path().join(file), text).unwrap();
+        }
+
+        /// Another certificate with its key.
+        fn renew(&self) {
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+            self.write("tls.crt", &certificate.pem());
+            self.write("tls.key", &key.serialize_pem());
+        }
+
+        fn settings(&self) -> ClientTls {
+            let path = |file| self.0.path().join(file);
+            ClientTls {
+                listen: ([127, 0, 0, 1], 0).into(),
+                certificate: path("tls.crt"),
+                key: path("tls.key"),
+                client_authority: None,
+                client_certificates: ClientCertificates::Optional,
+                min_version: TlsVersion::Tls12,
+                login_from: LoginFrom::CommonName,
+            }
+        }
+
+        fn read(&self) -> ClientCertificate {
+            ClientCertificate::read(self.settings(), Metrics::new().unwrap().amqps().unwrap()).unwrap()
+        }
+    }
+
+    /// Whether a look at the files brought something new.
+    fn changes(certificate: &mut ClientCertificate, settle: impl FnOnce()) -> bool {
+        let before = certificate.current.borrow().clone();
+        certificate.look(settle);
+        !Arc::ptr_eq(&before, &certificate.current.borrow())
+    }
+
+    #[test]
+    fn what_still_changes_is_not_used_yet() {
+        let files = Files::new();
+        let mut certificate = files.read();
+        assert!(!changes(&mut certificate, || panic!("nothing has changed")));
+        files.renew();
+        assert!(!changes(&mut certificate, || files.renew()));
+        assert!(changes(&mut certificate, || {}));
+        assert!(!changes(&mut certificate, || panic!("nothing has changed")));
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_tried_once_and_what_was_there_goes_on() {
+        let files = Files::new();
+        let mut certificate = files.read();
+        let key = std::fs::read_to_string(files.0.path().join("tls.key")).unwrap();
+        let first = std::fs::read_to_string(files.0.path().join("tls.crt")).unwrap();
+        files.renew();
+        files.write("tls.key", &key);
+        assert!(!changes(&mut certificate, || {}));
+        assert_eq!(certificate.metrics.unusable.get(), 1);
+        assert!(!changes(&mut certificate, || panic!("it was tried")));
+        std::fs::remove_file(files.0.path().join("tls.crt")).unwrap();
+        assert!(!changes(&mut certificate, || {}));
+        assert!(!changes(&mut certificate, || panic!("it was tried")));
+        // Back to what it was: that is another content than the one that was tried last.
+        files.write("tls.crt", &first);
+        assert!(changes(&mut certificate, || {}));
+        assert_eq!(certificate.metrics.unusable.get(), 0);
+    }
+
+    #[test]
+    fn a_file_that_is_far_too_long_is_not_read() {
+        let files = Files::new();
+        files.write("tls.crt", &"x".repeat(2 << 20));
+        let error = Contents::read(&files.settings()).err().unwrap().to_string();
+        assert!(error.contains("more than 1048576"), "{error}");
+    }
+}

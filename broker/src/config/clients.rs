@@ -18,7 +18,7 @@ const LONGEST_LOGIN_DELAY: Duration = Duration::from_secs(30);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Clients")]
 pub(super) struct ClientArguments {
-    /// AMQP without encryption; none: only with (see --amqps-listen).
+    /// AMQP without encryption. The word none: there is only AMQP over TLS.
     #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:5672")]
     amqp_listen: Listen,
     /// AMQP over TLS, as at 0.0.0.0:5671; none if absent.

@@ -198,7 +198,22 @@ fn a_new_certificate_is_used_once_it_is_whole_and_connections_stay() {
     symlink(&fresh, &data).unwrap();
     served.broker.await_metric("amqps_certificate_not_after_seconds", last.not_after.unsigned_abs());
     before.declare("work").unwrap();
+
+    // So are the authorities of clients.
+    let others = Authority::new();
+    std::fs::write(fresh.join("ca.crt"), &others.certificate).unwrap();
+    let theirs = others.issue("orders", 30);
+    await_true("a client of the new authority is let in", || {
+        let stream = connect_tls(served.amqps.address, &served.authority, Some(&theirs));
+        let config = ClientConfig { external: true, heartbeat_seconds: 0, ..Default::default() };
+        stream.is_ok_and(|stream| Client::over(stream, config).is_ok())
+    });
+    let ours = served.authority.issue("orders", 30);
+    let refused = connect_tls(served.amqps.address, &served.authority, Some(&ours))
+        .and_then(|mut stream| stream.read_exact(&mut [0]));
+    assert!(refused.is_err());
     served.connect(None, false).unwrap();
+    before.declare("work").unwrap();
 }
 
 #[test]
