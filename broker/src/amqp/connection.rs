@@ -341,7 +341,9 @@ impl Connection {
             _ => match sasl::parse(mechanism.as_bytes(), &response) {
                 Ok(credentials) => {
                     let user = String::from_utf8_lossy(&credentials.user).into_owned();
-                    (user, self.verify(credentials).await, "wrong user or password")
+                    // Without an answer the handshake runs out of time.
+                    let Some(verified) = self.verify(credentials).await else { return };
+                    (user, verified, "wrong user or password")
                 }
                 Err(error) => {
                     self.amqp.logins.refuse(&self.peer, "", &error.to_string()).await;
@@ -364,16 +366,16 @@ impl Connection {
         }
     }
 
-    /// A password that has to be hashed waits for its turn, for as long as the handshake may take.
-    async fn verify(&self, credentials: sasl::Credentials) -> bool {
+    /// A password that has to be hashed waits for its turn; `None` after as long as the handshake may take.
+    async fn verify(&self, credentials: sasl::Credentials) -> Option<bool> {
         let authenticator = self.amqp.authenticator.clone();
         let sasl::Credentials { user, password } = credentials;
         if authenticator.is_quick(&user, &password) {
-            return authenticator.verify(&user, &password);
+            return Some(authenticator.verify(&user, &password));
         }
         let turn = tokio::time::timeout(self.amqp.options.handshake_timeout, self.amqp.logins.turn(&self.peer)).await;
-        let Ok(_turn) = turn else { return false };
-        tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await.unwrap_or(false)
+        let _turn = turn.ok()?;
+        Some(tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await.unwrap_or(false))
     }
 
     async fn open(&mut self, virtual_host: &understudy_record::ShortStr) {
