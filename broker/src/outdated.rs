@@ -42,6 +42,10 @@ pub(crate) async fn wait_for_upgrade(
             _ = tick.tick() => heartbeat.store(started.elapsed().as_millis() as u64, Ordering::Relaxed),
             event = inbox.recv() => match event {
                 Some(Event::Control(ControlEvent::HandOver { reply, .. })) => _ = reply.send(Err(reason.clone())),
+                Some(Event::Control(ControlEvent::Administer(_, reply))) => _ = reply.send(Err(reason.clone())),
+                Some(Event::Control(ControlEvent::ReadDefinitions { reply, .. })) => {
+                    _ = reply.send(Err(reason.clone()));
+                }
                 Some(Event::Control(ControlEvent::Shutdown)) | None => return Ok(()),
                 Some(_) => {}
             },

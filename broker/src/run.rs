@@ -73,7 +73,6 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let started = Instant::now();
     let handle = tokio::runtime::Handle::current();
     let tls = Tls::read(&config.tls_dir)?;
-    let authenticator = Arc::new(Authenticator::read(&config.users)?);
     let metrics = Arc::new(Metrics::new()?);
     let amqps = match &config.clients.tls {
         Some(tls) => {
@@ -91,6 +90,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let process = ProcessId(rand::random());
     let nobody = Identity { name: config.name.clone(), store: StoreId(0), process };
     let shared = Arc::new(Shared::new(nobody));
+    let authenticator = Arc::new(Authenticator::read(&config.users, shared.login.subscribe())?);
     let http = listen(config.http_listen, "http-listen").await?;
     let health = Health { shared: shared.clone(), metrics: metrics.clone(), started, heartbeat: heartbeat.clone() };
     tokio::spawn(async move { axum::serve(http, crate::http::router(health)).await });

@@ -23,6 +23,16 @@ enum Command {
     Switchover(SwitchoverOptions),
     /// Make a replica primary that may lack confirmed messages: the last resort, when no other is left
     Force(ForceOptions),
+    /// Virtual hosts
+    Vhost(VhostOptions),
+    /// Users, and their passwords and tags
+    User(UserOptions),
+    /// What users may do where
+    Permission(PermissionOptions),
+    /// Limits of virtual hosts and of users
+    Limit(LimitOptions),
+    /// Everything of that, and exchanges, queues and bindings, in the format of RabbitMQ's definitions
+    Definitions(DefinitionsOptions),
     /// Kill the primary again and again under load, or with --chaos stop and kill any broker, and count what was lost
     Demo(DemoOptions),
 }
@@ -179,6 +189,262 @@ pub(crate) struct DemoOptions {
     pub(crate) verbose: bool,
 }
 
+/// Which cluster.
+#[derive(Debug, Args)]
+pub(crate) struct PlaceOptions {
+    /// A BrokerCluster's name
+    #[arg(long, short, value_name = "NAME", required_unless_present = "dir", conflicts_with = "dir")]
+    pub(crate) cluster: Option<String>,
+    /// The namespace; default: the current context's
+    #[arg(long, short, value_name = "NS", conflicts_with = "dir")]
+    pub(crate) namespace: Option<String>,
+    /// A directory of `understudy dev` instead of a cluster in Kubernetes
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VhostOptions {
+    #[command(subcommand)]
+    pub(crate) command: VhostCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum VhostCommand {
+    /// Make one, with the exchanges that each has; nothing happens if it is there
+    Add {
+        name: String,
+        /// For people
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// May be given several times
+        #[arg(long = "tag", value_name = "TAG")]
+        tags: Vec<String>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Delete one, with its queues and their messages, its exchanges and bindings; its connections are closed
+    Delete {
+        name: String,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them
+    List {
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UserOptions {
+    #[command(subcommand)]
+    pub(crate) command: UserCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum UserCommand {
+    /// Make one; it may do nothing before a permission says what
+    Add {
+        name: String,
+        /// Without it: a line of standard input
+        password: Option<String>,
+        /// Such as administrator; may be given several times
+        #[arg(long = "tag", value_name = "TAG")]
+        tags: Vec<String>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Delete one; its connections are closed
+    Delete {
+        name: String,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Give one another password; who is logged in stays
+    Password {
+        name: String,
+        /// Without it: a line of standard input
+        password: Option<String>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Give one these tags, and no other
+    Tags {
+        name: String,
+        tags: Vec<String>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them; those of the brokers' file of users are not among them
+    List {
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PermissionOptions {
+    #[command(subcommand)]
+    pub(crate) command: PermissionCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PermissionCommand {
+    /// Let a user do in a virtual host what these patterns match, and nothing else; it holds at once
+    Set {
+        user: String,
+        /// Of names that it may configure, write to and read from; with --topic of routing keys that it may write and read
+        #[arg(value_name = "PATTERN", required = true)]
+        patterns: Vec<String>,
+        #[arg(long, value_name = "VHOST", default_value = "/")]
+        vhost: String,
+        /// Of an exchange of type topic; {username} and {vhost} stand for the names
+        #[arg(long, value_name = "EXCHANGE")]
+        topic: Option<String>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Take a user out of a virtual host; with --topic or --all-topics free its routing keys
+    Clear {
+        user: String,
+        #[arg(long, value_name = "VHOST", default_value = "/")]
+        vhost: String,
+        #[arg(long, value_name = "EXCHANGE")]
+        topic: Option<String>,
+        /// Of all exchanges
+        #[arg(long, conflicts_with = "topic")]
+        all_topics: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them
+    List {
+        /// Of this user only
+        #[arg(long, value_name = "USER")]
+        user: Option<String>,
+        /// In this virtual host only
+        #[arg(long, value_name = "VHOST")]
+        vhost: Option<String>,
+        /// Those on routing keys instead
+        #[arg(long)]
+        topics: bool,
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LimitOptions {
+    #[command(subcommand)]
+    pub(crate) command: LimitCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LimitCommand {
+    /// Set one; what is beyond it already stays
+    Set {
+        name: LimitName,
+        value: u64,
+        #[command(flatten)]
+        of: LimitOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Lift one
+    Clear {
+        name: LimitName,
+        #[command(flatten)]
+        of: LimitOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them
+    List {
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LimitName {
+    /// Of a virtual host or a user
+    MaxConnections,
+    /// Of a virtual host
+    MaxQueues,
+    /// Of a user
+    MaxChannels,
+}
+
+impl std::fmt::Display for LimitName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::MaxConnections => "max-connections",
+            Self::MaxQueues => "max-queues",
+            Self::MaxChannels => "max-channels",
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct LimitOf {
+    #[arg(long, value_name = "VHOST")]
+    pub(crate) vhost: Option<String>,
+    #[arg(long, value_name = "USER")]
+    pub(crate) user: Option<String>,
+}
+
+impl LimitOf {
+    pub(crate) fn describe(&self) -> String {
+        match (&self.vhost, &self.user) {
+            (Some(vhost), _) => format!("virtual host '{vhost}'"),
+            (None, user) => format!("user '{}'", user.as_deref().unwrap_or_default()),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DefinitionsOptions {
+    #[command(subcommand)]
+    pub(crate) command: DefinitionsCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum DefinitionsCommand {
+    /// Write them down
+    Export {
+        /// Without it: standard output
+        file: Option<PathBuf>,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Make what stands there, and say what differs and what is not taken; a second time changes nothing
+    Import {
+        file: PathBuf,
+        /// Of entries that do not say, in a file of one virtual host
+        #[arg(long, value_name = "VHOST", default_value = "/")]
+        vhost: String,
+        /// The report as JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
 impl Arguments {
     pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
         tracing_subscriber::fmt()
@@ -191,6 +457,11 @@ impl Arguments {
             Command::Status(options) => runtime.block_on(crate::status::run(options)),
             Command::Switchover(options) => runtime.block_on(crate::switchover::switchover(options)),
             Command::Force(options) => runtime.block_on(crate::switchover::force(options)),
+            Command::Vhost(options) => runtime.block_on(crate::admin::vhost(options)),
+            Command::User(options) => runtime.block_on(crate::admin::user(options)),
+            Command::Permission(options) => runtime.block_on(crate::admin::permission(options)),
+            Command::Limit(options) => runtime.block_on(crate::admin::limit(options)),
+            Command::Definitions(options) => runtime.block_on(crate::admin::definitions(options)),
             Command::Demo(options) => runtime.block_on(crate::demo::run(options)),
         }
     }
@@ -223,6 +494,22 @@ mod tests {
         assert!(parse("understudy status orders --dir x").is_err());
         assert!(parse("understudy status -n shop orders").is_ok());
         assert!(parse("understudy status --dir x --json").is_ok());
+    }
+
+    #[test]
+    fn administration_wants_to_know_where_and_limits_of_what() {
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        assert!(parse("understudy vhost add shop").is_err());
+        assert!(parse("understudy vhost add shop --dir x --cluster y").is_err());
+        assert!(parse("understudy vhost add shop --dir x --description A --tag a --tag b").is_ok());
+        assert!(parse("understudy user tags anna administrator monitoring -c orders -n shop").is_ok());
+        assert!(parse("understudy permission set anna ^a .* .* --vhost shop --dir x").is_ok());
+        assert!(parse("understudy permission set anna ^a .* --topic amq.topic --dir x").is_ok());
+        assert!(parse("understudy permission set anna --dir x").is_err());
+        assert!(parse("understudy limit set max-queues 3 --vhost shop --dir x").is_ok());
+        assert!(parse("understudy limit set max-queues 3 --vhost shop --user anna --dir x").is_err());
+        assert!(parse("understudy limit set max-queues 3 --dir x").is_err());
+        assert!(parse("understudy definitions import file --dir x").is_ok());
     }
 
     #[test]

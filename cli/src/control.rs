@@ -1,4 +1,4 @@
-//! A connection to one broker's `Control` service: mutual TLS with the certificates of a local cluster's directory. It
+//! A connection to one broker's `Control` service: mutual TLS with the certificates of a local cluster's directory, or others. It
 //! dials and authenticates; what is said over it belongs to the callers.
 
 use std::net::SocketAddr;
@@ -30,9 +30,13 @@ impl Tls {
             let path = dir.join(file);
             std::fs::read(&path).map_err(|source| ControlError::Read { path, source })
         };
-        let identity = Identity::from_pem(read("tls.crt")?, read("tls.key")?);
-        let authority = Certificate::from_pem(read("ca.crt")?);
-        Ok(Self(ClientTlsConfig::new().ca_certificate(authority).identity(identity).domain_name(CERTIFICATE_NAME)))
+        Ok(Self::of(&read("ca.crt")?, &read("tls.crt")?, &read("tls.key")?))
+    }
+
+    /// The authority's certificate, and the caller's own with its key, in PEM form.
+    pub(crate) fn of(authority: &[u8], certificate: &[u8], key: &[u8]) -> Self {
+        let (authority, identity) = (Certificate::from_pem(authority), Identity::from_pem(certificate, key));
+        Self(ClientTlsConfig::new().ca_certificate(authority).identity(identity).domain_name(CERTIFICATE_NAME))
     }
 }
 

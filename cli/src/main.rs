@@ -1,6 +1,7 @@
 //! `understudy`, the command line. Reads the arguments, hands them to one subcommand, turns its outcome into an exit code.
 //! Installed under the name `kubectl-understudy` it is also `kubectl understudy`.
 
+mod admin;
 mod arguments;
 mod cluster_file;
 mod control;

@@ -44,7 +44,11 @@ impl Run {
         let mut out = Outputs::default();
         core.promote(&mut out);
         for connection in [PUBLISHER, CONSUMER] {
-            core.connection_opened(connection, ConnectionInfo { user: String::new(), consumer_cancel_notify: true });
+            core.connection_opened(
+                connection,
+                ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() },
+            )
+            .expect("it may do everything");
             core.handle(connection, CHANNEL, Command::ChannelOpen, &mut out);
         }
         let queue = ShortStr::from_static("queue");

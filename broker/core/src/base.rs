@@ -7,15 +7,18 @@
 //! (see [`crate::queue`]). Parts of large messages that nobody has claimed are part of the topology, as of the sync point;
 //! those of a message come before it. This module does not know how pieces travel or who asked for them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use understudy_record::{
-    BacklogCursor, BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr,
+    Admin, BacklogCursor, BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr,
+    VhostId, VhostLimits,
 };
 
 use crate::entry::message_bytes;
 use crate::queue::{Arrival, Queue};
 use crate::state::{ApplyError, State, detached_queue};
+use crate::vhost::Vhost;
 
 /// How far the state has been built from a sync point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +111,7 @@ pub struct HeldChunk {
 
 impl State {
     pub(crate) fn apply_base(&mut self, piece: BasePiece) -> Result<(), ApplyError> {
+        let (vhost, piece) = piece.in_vhost();
         match (self.base, piece) {
             (_, BasePiece::Start { sync_point, .. }) => {
                 let sync_point = sync_point.index;
@@ -116,24 +120,29 @@ impl State {
                 (self.last_index, self.topology_index) = (sync_point, sync_point);
                 Ok(())
             }
-            (BaseState::Topology { sync_point }, BasePiece::Exchange(spec)) => {
-                if self.exchanges.contains_key(&spec.name) {
+            (BaseState::Topology { sync_point }, BasePiece::Vhost { id, spec }) => {
+                if self.vhosts.named(&spec.name).is_some() || self.vhosts.get(id).is_some() {
                     return Err(ApplyError::Exists { index: sync_point, name: spec.name });
                 }
-                self.add_exchange(sync_point, &spec);
+                self.vhosts.add(id, &spec);
                 Ok(())
             }
+            (BaseState::Topology { sync_point }, BasePiece::Admin(change)) => self.administer(sync_point, &change),
+            (BaseState::Topology { sync_point }, BasePiece::Exchange(spec)) => {
+                self.vhost_mut(sync_point, vhost)?.declare_exchange(sync_point, &spec)
+            }
             (BaseState::Topology { sync_point }, BasePiece::Queue { id, spec }) => {
-                if self.names.contains_key(&spec.name) || self.queues.contains_key(&id) {
+                let named = self.vhost_mut(sync_point, vhost)?.names.contains_key(&spec.name);
+                if named || self.queues.contains_key(&id) {
                     return Err(ApplyError::Exists { index: sync_point, name: spec.name });
                 }
                 if id.0 > sync_point {
                     return Err(ApplyError::Base { what: "a queue declared after the sync point" });
                 }
-                self.add_queue(Queue::awaiting_backlog(id, detached_queue(&spec), sync_point));
+                self.add_queue(Queue::awaiting_backlog(vhost, id, detached_queue(&spec), sync_point));
                 Ok(())
             }
-            (BaseState::Topology { sync_point }, BasePiece::Binding(binding)) => self.bind(sync_point, &binding),
+            (BaseState::Topology { sync_point }, BasePiece::Binding(binding)) => self.bind(sync_point, vhost, &binding),
             (BaseState::Topology { .. }, BasePiece::Parts { message: Index(0), parts }) => {
                 parts.into_iter().for_each(|part| self.parts.add(part.index, part.bytes));
                 Ok(())
@@ -200,25 +209,31 @@ impl State {
         Ok(())
     }
 
-    /// Exchanges, queues, bindings, and the parts that no message has claimed, in an order that can be applied.
+    /// Exchanges, queues, bindings, other virtual hosts with theirs, users and what they may do, and the parts that no message
+    /// has claimed, in an order that can be applied.
     pub(crate) fn topology(&self) -> Vec<BasePiece> {
-        let mut exchanges: Vec<_> = self.exchanges.values().collect();
-        exchanges.sort_unstable_by_key(|exchange| &exchange.spec.name);
-        let mut queues: Vec<_> = self.queues.values().collect();
-        queues.sort_unstable_by_key(|queue| queue.id);
-        let mut bindings = Vec::new();
-        for exchange in &exchanges {
-            let first = bindings.len();
-            bindings.extend(exchange.bindings());
-            bindings[first..].sort_unstable_by(|one, other| binding_order(one).cmp(&binding_order(other)));
+        let mut pieces = Vec::new();
+        let mut queues: BTreeMap<VhostId, Vec<&Queue>> = BTreeMap::new();
+        self.queues.values().for_each(|queue| queues.entry(queue.vhost).or_default().push(queue));
+        for vhost in self.vhosts.iter() {
+            if vhost.id != VhostId::DEFAULT {
+                pieces.push(BasePiece::Vhost { id: vhost.id, spec: vhost.spec.clone() });
+            }
+            let mut queues = queues.remove(&vhost.id).unwrap_or_default();
+            queues.sort_unstable_by_key(|queue| queue.id);
+            pieces.extend(vhost.topology(&queues).map(|piece| piece.within(vhost.id)));
         }
-        let exchanges = exchanges.into_iter().filter(|exchange| !exchange.is_built_in());
-        let exchanges = exchanges.map(|exchange| BasePiece::Exchange(exchange.spec.clone()));
-        let queues = queues.into_iter().map(|queue| BasePiece::Queue { id: queue.id, spec: queue.spec.clone() });
-        let bindings = bindings.into_iter().map(|binding| BasePiece::Binding((**binding).clone()));
+        pieces.extend(self.limits_and_accounts().map(BasePiece::Admin));
         let parts: Vec<PartRef> = self.parts.unclaimed().collect();
-        let parts = (!parts.is_empty()).then_some(BasePiece::Parts { message: Index(0), parts });
-        exchanges.chain(queues).chain(bindings).chain(parts).collect()
+        pieces.extend((!parts.is_empty()).then_some(BasePiece::Parts { message: Index(0), parts }));
+        pieces
+    }
+
+    /// Virtual hosts' limits, users and what they may do, as the changes that make them, in an order that can be applied.
+    pub(crate) fn limits_and_accounts(&self) -> impl Iterator<Item = Admin> {
+        let limits = self.vhosts.iter().filter(|vhost| vhost.limits != VhostLimits::default());
+        let limits = limits.map(|vhost| Admin::VhostLimits { vhost: vhost.id, limits: vhost.limits });
+        limits.chain(self.accounts.changes())
     }
 
     pub(crate) fn backlog_chunk(
@@ -266,6 +281,25 @@ impl State {
             HeldMessage { index, delivery_count, bytes: entry.bytes() }
         }));
         HeldChunk { done: entries.next().is_none(), parts, messages }
+    }
+}
+
+impl Vhost {
+    /// With its queues, oldest first.
+    fn topology(&self, queues: &[&Queue]) -> impl Iterator<Item = BasePiece> {
+        let mut exchanges: Vec<_> = self.exchanges.values().collect();
+        exchanges.sort_unstable_by_key(|exchange| &exchange.spec.name);
+        let mut bindings = Vec::new();
+        for exchange in &exchanges {
+            let first = bindings.len();
+            bindings.extend(exchange.bindings());
+            bindings[first..].sort_unstable_by(|one, other| binding_order(one).cmp(&binding_order(other)));
+        }
+        let exchanges = exchanges.into_iter().filter(|exchange| !exchange.is_built_in());
+        let exchanges = exchanges.map(|exchange| BasePiece::Exchange(exchange.spec.clone()));
+        let queues = queues.iter().map(|queue| BasePiece::Queue { id: queue.id, spec: queue.spec.clone() });
+        let bindings = bindings.into_iter().map(|binding| BasePiece::Binding((**binding).clone()));
+        exchanges.chain(queues).chain(bindings)
     }
 }
 

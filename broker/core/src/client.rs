@@ -1,13 +1,16 @@
 //! Connections and channels: their coming and going, and which command goes where. What each command does is in the
 //! modules of its subject.
 
-use understudy_record::QueueId;
+use understudy_protocol::MethodId;
+use understudy_record::{QueueId, VhostId};
 
 use crate::command::{ChannelId, Command, ConnectionId, ConnectionInfo};
 use crate::core::{Core, Role};
 use crate::effect::{AmqpError, EffectKind, Outputs};
 use crate::error::{Failure, method_id, precondition_failed};
 use crate::session::{Answer, Channel, Connection};
+
+const CONNECTION_OPEN: MethodId = MethodId::new(10, 40);
 
 /// Where a command came from, and its replies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,10 +19,23 @@ pub(crate) struct Origin {
     pub(crate) channel: ChannelId,
 }
 
+/// Who has asked for something, and in which virtual host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) origin: Origin,
+    pub(crate) vhost: VhostId,
+}
+
 impl Core {
-    pub fn connection_opened(&mut self, id: ConnectionId, info: ConnectionInfo) {
+    /// # Errors
+    /// If there is no such virtual host, or the user may not use it, or has too many connections: the connection is to be
+    /// closed, and the core does not know it.
+    pub fn connection_opened(&mut self, id: ConnectionId, info: ConnectionInfo) -> Result<(), AmqpError> {
         debug_assert_ne!(self.role, Role::Replica, "only a primary serves clients");
-        self.connections.insert(id, Connection::new(info));
+        let admitted = self.admit(&info).map_err(|failure| failure.of(CONNECTION_OPEN));
+        let (vhost, access) = admitted?;
+        self.connections.insert(id, Connection::new(info, vhost, access));
+        Ok(())
     }
 
     /// The connection is gone. What it had not acknowledged is ready again, its exclusive queues are deleted.
@@ -30,12 +46,24 @@ impl Core {
         }
     }
 
+    /// A channel that was opened, unless it was refused, or has failed since.
+    pub fn has_channel(&self, id: ConnectionId, channel: ChannelId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.channels.contains_key(&channel))
+    }
+
     /// Carries out one command. A command of a connection or channel that is not open is ignored: it crossed its close.
     pub fn handle(&mut self, id: ConnectionId, channel: ChannelId, command: Command, out: &mut Outputs) {
         let origin = Origin { connection: id, channel };
         let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.failed) else { return };
         match command {
-            Command::ChannelOpen => _ = connection.channels.entry(channel).or_default(),
+            Command::ChannelOpen => {
+                if let Err(failure) = self.check_channels(id) {
+                    return self.fail(origin, failure.of(MethodId::NONE), out);
+                }
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.channels.entry(channel).or_default();
+                }
+            }
             Command::ChannelClose => {
                 if let Some(state) = connection.channels.remove(&channel) {
                     self.clear_channel(origin, state, out);
@@ -46,52 +74,55 @@ impl Core {
                     return;
                 }
                 let method = method_id(&command);
-                if let Err(failure) = self.carry_out(origin, command, out) {
+                let caller = Caller { origin, vhost: connection.vhost };
+                let allowed = connection.check_access(&self.state, channel, &command);
+                if let Err(failure) = allowed.and_then(|()| self.carry_out(caller, command, out)) {
                     self.fail(origin, failure.of(method), out);
                 }
             }
         }
     }
 
-    fn carry_out(&mut self, origin: Origin, command: Command, out: &mut Outputs) -> Result<(), Failure> {
+    fn carry_out(&mut self, caller: Caller, command: Command, out: &mut Outputs) -> Result<(), Failure> {
         use crate::settle::Settlement;
+        let origin = caller.origin;
         match command {
             Command::ChannelOpen | Command::ChannelClose => Ok(()),
             Command::ExchangeDeclare { passive: true, name, no_wait, .. } => {
-                self.find_exchange(origin, &name, no_wait, out)
+                self.find_exchange(caller, &name, no_wait, out)
             }
             Command::ExchangeDeclare { name, kind, durable, auto_delete, internal, no_wait, arguments, .. } => {
                 let flags = crate::declare::ExchangeFlags { durable, auto_delete, internal };
-                self.declare_exchange(origin, name, &kind, flags, no_wait, arguments, out)
+                self.declare_exchange(caller, name, &kind, flags, no_wait, arguments, out)
             }
             Command::ExchangeDelete { name, if_unused, no_wait } => {
-                self.delete_exchange(origin, name, if_unused, no_wait, out)
+                self.delete_exchange(caller, name, if_unused, no_wait, out)
             }
-            Command::QueueDeclare { passive: true, name, no_wait, .. } => self.find_queue(origin, name, no_wait, out),
+            Command::QueueDeclare { passive: true, name, no_wait, .. } => self.find_queue(caller, name, no_wait, out),
             Command::QueueDeclare { name, durable, exclusive, auto_delete, no_wait, arguments, .. } => {
                 let flags = crate::declare::QueueFlags { durable, exclusive, auto_delete };
-                self.declare_queue(origin, name, flags, no_wait, arguments, out)
+                self.declare_queue(caller, name, flags, no_wait, arguments, out)
             }
-            Command::QueuePurge { queue, no_wait } => self.purge(origin, queue, no_wait, out),
+            Command::QueuePurge { queue, no_wait } => self.purge(caller, queue, no_wait, out),
             Command::QueueDelete { queue, if_unused, if_empty, no_wait } => {
-                self.delete_queue_by_name(origin, queue, if_unused, if_empty, no_wait, out)
+                self.delete_queue_by_name(caller, queue, if_unused, if_empty, no_wait, out)
             }
-            bind @ (Command::ExchangeBind { .. } | Command::QueueBind { .. }) => self.bind(origin, bind, out),
-            unbind @ (Command::ExchangeUnbind { .. } | Command::QueueUnbind { .. }) => self.unbind(origin, unbind, out),
+            bind @ (Command::ExchangeBind { .. } | Command::QueueBind { .. }) => self.bind(caller, bind, out),
+            unbind @ (Command::ExchangeUnbind { .. } | Command::QueueUnbind { .. }) => self.unbind(caller, unbind, out),
             Command::BasicQos { prefetch_size, prefetch_count, global } => {
                 self.limit(origin, prefetch_size, prefetch_count, global, out)
             }
             Command::BasicConsume { queue, consumer_tag, no_ack, exclusive, no_wait, arguments, no_local: _ } => {
                 let wish = crate::consume::Wish { queue, tag: consumer_tag, no_ack, exclusive, no_wait, arguments };
-                self.consume(origin, wish, out)
+                self.consume(caller, wish, out)
             }
             Command::BasicCancel { consumer_tag, no_wait } => self.cancel(origin, consumer_tag, no_wait, out),
             Command::PublishPart { body } => {
                 self.publish_part(origin, body, out);
                 Ok(())
             }
-            Command::BasicPublish(publish) => self.publish(origin, publish, out),
-            Command::BasicGet { queue, no_ack } => self.take_one(origin, queue, no_ack, out),
+            Command::BasicPublish(publish) => self.publish(caller, publish, out),
+            Command::BasicGet { queue, no_ack } => self.take_one(caller, queue, no_ack, out),
             Command::BasicAck { delivery_tag, multiple } => {
                 self.settle(origin, delivery_tag, multiple, Settlement::Dequeue)
             }
@@ -136,7 +167,7 @@ impl Core {
         self.reply(origin, EffectKind::CloseChannel { error }, out);
     }
 
-    fn close_channels(&mut self, id: ConnectionId, out: &mut Outputs) {
+    pub(crate) fn close_channels(&mut self, id: ConnectionId, out: &mut Outputs) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let channels = std::mem::take(&mut connection.channels);
         for (channel, state) in channels {

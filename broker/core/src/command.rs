@@ -147,6 +147,40 @@ pub struct Publish {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
     pub user: String,
+    pub account: Account,
+    /// The virtual host's name.
+    pub vhost: ShortStr,
     /// The client declared `consumer_cancel_notify`.
     pub consumer_cancel_notify: bool,
+}
+
+/// Where the user of a connection is known from, and so what it may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Account {
+    /// The shell knows it, the log does not: it may do everything.
+    #[default]
+    Elsewhere,
+    /// `guest`, as long as no record names it.
+    OpenGuest,
+    /// A record.
+    Recorded,
+}
+
+impl Default for ConnectionInfo {
+    /// A nameless user that may do everything, in the default virtual host.
+    fn default() -> Self {
+        let vhost = ShortStr::from_static(crate::DEFAULT_VHOST);
+        Self { user: String::new(), account: Account::Elsewhere, vhost, consumer_cancel_notify: false }
+    }
+}
+
+impl ConnectionInfo {
+    pub(crate) fn user_name(&self) -> Option<ShortStr> {
+        ShortStr::try_from(self.user.as_str()).ok()
+    }
+
+    pub(crate) fn is_same_user(&self, other: &Self) -> bool {
+        let elsewhere = |info: &Self| info.account == Account::Elsewhere;
+        self.user == other.user && elsewhere(self) == elsewhere(other)
+    }
 }

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use understudy_record::{QueueId, ShortStr};
 
 use crate::arguments;
-use crate::client::Origin;
+use crate::client::{Caller, Origin};
 use crate::command::DeliveryTag;
 use crate::core::Core;
-use crate::declare::{count, refuse_locked};
+use crate::declare::count;
 use crate::direct_reply::is_pseudo_queue;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
@@ -28,7 +28,8 @@ pub(crate) struct Wish {
 }
 
 impl Core {
-    pub(crate) fn consume(&mut self, origin: Origin, wish: Wish, out: &mut Outputs) -> Result<(), Failure> {
+    pub(crate) fn consume(&mut self, caller: Caller, wish: Wish, out: &mut Outputs) -> Result<(), Failure> {
+        let Caller { origin, vhost } = caller;
         if is_pseudo_queue(&wish.queue) {
             return self.consume_replies(origin, wish, out);
         }
@@ -42,13 +43,14 @@ impl Core {
         }
         let prefetch = self.channel_mut(origin).consumer_prefetch;
         let name = self.resolve(origin, wish.queue)?;
-        let queue = self.queue_named(&name)?;
-        refuse_locked(queue, origin)?;
+        let queue = self.queue_named(vhost, &name)?;
+        self.refuse_locked(queue, Some(origin))?;
         let table = arguments::decode(&wish.arguments).ok_or_else(error::malformed_table)?;
-        arguments::check_consumer(&table, &error::queue(&name))?;
+        let vhost = self.state.vhost(vhost).name();
+        arguments::check_consumer(&table, &error::queue(vhost, &name))?;
         let alone = queue.has_single_active_consumer() || !queue.session.consumers.is_empty();
         if queue.session.exclusive_consumer || (wish.exclusive && alone) {
-            return Err(error::in_exclusive_use(&name));
+            return Err(error::in_exclusive_use(vhost, &name));
         }
         let id = queue.id;
         let tag = if wish.tag.is_empty() { self.random_name("amq.ctag-") } else { wish.tag.detached() };
@@ -159,14 +161,15 @@ impl Core {
     /// publishes and then gets finds what it published. One that is stored is taken too, and handed over when it is read.
     pub(crate) fn take_one(
         &mut self,
-        origin: Origin,
+        caller: Caller,
         queue: ShortStr,
         no_ack: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
+        let Caller { origin, vhost } = caller;
         let name = self.resolve(origin, queue)?;
-        let queue = self.queue_named(&name)?;
-        refuse_locked(queue, origin)?;
+        let queue = self.queue_named(vhost, &name)?;
+        self.refuse_locked(queue, Some(origin))?;
         let id = queue.id;
         self.write_settled_of(id, out);
         let full = self.channel_mut(origin).is_full();

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Record, Replicate, ShortStr};
+use understudy_record::{BacklogCursor, BasePiece, Index, PartRef, QueueId, Record, Replicate, ShortStr, VhostId};
 
+use crate::access::Rules;
 use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
 use crate::direct_reply::DirectReplies;
-use crate::effect::Outputs;
+use crate::effect::{AmqpError, Outputs};
 use crate::gates::Gates;
 use crate::load::Loads;
 use crate::queue::Queue;
@@ -47,6 +48,10 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     pub(crate) transactions: Transactions,
     pub(crate) direct_replies: DirectReplies,
+    /// What users may do, as far as somebody has asked: at most as many as there are permissions, and connections.
+    pub(crate) rules: HashMap<(ShortStr, VhostId), Arc<Rules>>,
+    /// Connections that are to be closed once that record is committed.
+    pub(crate) closing: BTreeMap<Index, Vec<(ConnectionId, AmqpError)>>,
     /// Of the record kinds that every replica knows.
     pub(crate) cluster_version: u32,
     /// Of queues and exchanges whose declares do not say.
@@ -86,6 +91,8 @@ impl Core {
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
             direct_replies: DirectReplies::default(),
+            rules: HashMap::new(),
+            closing: BTreeMap::new(),
             cluster_version: 1,
             default_replication: Replicate::All,
             unconfirmed: 0,
@@ -146,8 +153,8 @@ impl Core {
         self.state.parts.pinned()
     }
 
-    /// Exchanges, queues and bindings as of [`Self::last_index`], and the parts that no message has claimed, in an order that
-    /// can be applied.
+    /// Exchanges, queues, bindings, virtual hosts, users and what they may do, as of [`Self::last_index`], and the parts that no
+    /// message has claimed, in an order that can be applied.
     pub fn snapshot_topology(&self) -> Vec<BasePiece> {
         self.state.topology()
     }
@@ -258,6 +265,12 @@ impl Core {
     /// How many parts of large messages there are, claimed or not.
     pub fn parts(&self) -> u64 {
         self.state.parts.count() as u64
+    }
+
+    /// Whether what this record made may be shown: it is committed, or was there when this replica became the primary.
+    pub(crate) fn is_settled(&self, vhost: VhostId) -> bool {
+        let inherited = matches!(self.role, Role::Primary { promoted_at } if vhost.0 <= promoted_at);
+        inherited || vhost.0 <= self.committed
     }
 
     /// Whether this message may have reached a client before.

@@ -3,14 +3,18 @@
 
 use bytes::Bytes;
 use understudy_protocol::FieldTable;
-use understudy_record::{Destination, ExchangeKind, ExchangeSpec, Index, QueueId, QueueSpec, Record, ShortStr};
+use understudy_record::{
+    Destination, ExchangeKind, ExchangeSpec, Index, QueueId, QueueSpec, Record, ShortStr, VhostId,
+};
 
 use crate::MAX_MESSAGES_PER_RECORD;
-use crate::arguments::{self, ALTERNATE_EXCHANGE, QUEUE_TYPE, REPLICATE, assert_same};
-use crate::client::Origin;
+use crate::access::Kind;
+use crate::arguments::{self, ALTERNATE_EXCHANGE, DEAD_LETTER_EXCHANGE, QUEUE_TYPE, REPLICATE, assert_same};
+use crate::client::{Caller, Origin};
 use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
+use crate::exchange::Exchange;
 use crate::queue::Queue;
 use crate::settle::dequeue;
 
@@ -42,13 +46,13 @@ impl Core {
     /// A passive declare.
     pub(crate) fn find_exchange(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: &ShortStr,
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
         refuse_default_exchange(name)?;
-        let exchange = self.state.exchanges.get(name).ok_or_else(|| error::no_exchange(name))?;
+        let exchange = self.exchange_named(vhost, name)?;
         self.reply_after(exchange.declared, no_wait, origin, EffectKind::ExchangeDeclareOk, out);
         Ok(())
     }
@@ -59,7 +63,7 @@ impl Core {
     )]
     pub(crate) fn declare_exchange(
         &mut self,
-        origin: Origin,
+        caller: Caller,
         name: ShortStr,
         kind: &ShortStr,
         flags: ExchangeFlags,
@@ -68,58 +72,86 @@ impl Core {
         out: &mut Outputs,
     ) -> Result<(), Failure> {
         let kind = ExchangeKind::from_name(kind.as_bytes()).ok_or_else(|| error::unknown_exchange_type(kind))?;
+        let gate = self.ensure_exchange(caller.vhost, Some(caller.origin), name, kind, flags, arguments, out)?;
+        self.reply_after(gate, no_wait, caller.origin, EffectKind::ExchangeDeclareOk, out);
+        Ok(())
+    }
+
+    /// It is there, as it is asked for; returns the record that declared it. `by`: who asks, if it is a client.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a declare has these fields; naming them again would say nothing new"
+    )]
+    pub(crate) fn ensure_exchange(
+        &mut self,
+        vhost: VhostId,
+        by: Option<Origin>,
+        name: ShortStr,
+        kind: ExchangeKind,
+        flags: ExchangeFlags,
+        arguments: Bytes,
+        out: &mut Outputs,
+    ) -> Result<Index, Failure> {
         refuse_default_exchange(&name)?;
         let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let ExchangeFlags { durable, auto_delete, internal } = flags;
-        let replicate = self.replication(&table, &error::exchange(&name))?;
+        let object = error::exchange(self.state.vhost(vhost).name(), &name);
+        let replicate = self.replication(&table, &object)?;
         let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, replicate, arguments };
-        let gate = match self.state.exchanges.get(&wanted.name) {
-            Some(exchange) => {
-                assert_exchange_equivalent(&wanted, &table, &exchange.spec)?;
-                exchange.declared
-            }
-            None => {
-                refuse_reserved_name("exchange", &wanted.name)?;
-                arguments::check_exchange_name(ALTERNATE_EXCHANGE, &table, &error::exchange(&wanted.name))?;
-                self.write(Record::ExchangeDeclare(wanted), out)
-            }
-        };
-        self.reply_after(gate, no_wait, origin, EffectKind::ExchangeDeclareOk, out);
-        Ok(())
+        if let Some(exchange) = self.state.vhost(vhost).exchanges.get(&wanted.name) {
+            assert_exchange_equivalent(&wanted, &table, &exchange.spec, &object)?;
+            return Ok(exchange.declared);
+        }
+        refuse_reserved_name("exchange", &wanted.name)?;
+        arguments::check_exchange_name(ALTERNATE_EXCHANGE, &table, &object)?;
+        self.check_argument_access(by, (Kind::Exchange, &wanted.name), table.get(ALTERNATE_EXCHANGE))?;
+        Ok(self.write(Record::ExchangeDeclare(wanted).within(vhost), out))
     }
 
     /// Deleting what does not exist succeeds.
     pub(crate) fn delete_exchange(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: ShortStr,
         if_unused: bool,
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
         refuse_default_exchange(&name)?;
+        let here = self.state.vhost(vhost);
         if name.as_bytes().starts_with(RESERVED_PREFIX) {
-            return Err(error::system_exchange(&name));
+            return Err(error::system_exchange(here.name(), &name));
         }
-        if let Some(exchange) = self.state.exchanges.get(&name) {
+        if let Some(exchange) = here.exchanges.get(&name) {
             if if_unused && exchange.has_bindings() {
-                return Err(error::in_use(error::exchange(&name)));
+                return Err(error::in_use(error::exchange(here.name(), &name)));
             }
-            let sources = self.state.sources_of(&Destination::Exchange(name.clone()));
-            self.write(Record::ExchangeDelete { name }, out);
-            self.delete_unbound_exchanges(sources, out);
+            self.remove_exchange(vhost, name, out);
         }
         self.reply_after(self.state.topology_index, no_wait, origin, EffectKind::ExchangeDeleteOk, out);
         Ok(())
     }
 
+    /// It is there.
+    pub(crate) fn remove_exchange(&mut self, vhost: VhostId, name: ShortStr, out: &mut Outputs) {
+        let sources = self.state.vhost(vhost).sources_of(&Destination::Exchange(name.clone()));
+        self.write(Record::ExchangeDelete { name }.within(vhost), out);
+        self.delete_unbound_exchanges(vhost, sources, out);
+    }
+
     /// Of `candidates`, which have just lost a binding, deletes those that were only there for their bindings.
-    pub(crate) fn delete_unbound_exchanges(&mut self, mut candidates: Vec<ShortStr>, out: &mut Outputs) {
+    pub(crate) fn delete_unbound_exchanges(
+        &mut self,
+        vhost: VhostId,
+        mut candidates: Vec<ShortStr>,
+        out: &mut Outputs,
+    ) {
         while let Some(name) = candidates.pop() {
-            let exchange = self.state.exchanges.get(&name);
+            let here = self.state.vhost(vhost);
+            let exchange = here.exchanges.get(&name);
             if exchange.is_some_and(|exchange| exchange.spec.auto_delete && !exchange.has_bindings()) {
-                candidates.extend(self.state.sources_of(&Destination::Exchange(name.clone())));
-                self.write(Record::ExchangeDelete { name }, out);
+                candidates.extend(here.sources_of(&Destination::Exchange(name.clone())));
+                self.write(Record::ExchangeDelete { name }.within(vhost), out);
             }
         }
     }
@@ -129,7 +161,7 @@ impl Core {
     /// A passive declare.
     pub(crate) fn find_queue(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: ShortStr,
         no_wait: bool,
         out: &mut Outputs,
@@ -137,15 +169,15 @@ impl Core {
         if self.is_reply_name(&name) {
             return self.declared_replies(origin, name, no_wait, out);
         }
-        let queue = self.queue_named(&name)?;
-        refuse_locked(queue, origin)?;
+        let queue = self.queue_named(vhost, &name)?;
+        self.refuse_locked(queue, Some(origin))?;
         self.declared(origin, queue.id, no_wait, out);
         Ok(())
     }
 
     pub(crate) fn declare_queue(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: ShortStr,
         flags: QueueFlags,
         no_wait: bool,
@@ -155,48 +187,77 @@ impl Core {
         if self.is_reply_name(&name) {
             return self.declared_replies(origin, name, no_wait, out);
         }
-        let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let name = match name.is_empty() {
-            true => self.random_name("amq.gen-"),
+            true => {
+                let name = self.random_name("amq.gen-");
+                self.check_given_name(origin, &name)?;
+                name
+            }
             false => {
                 refuse_reserved_name("queue", &name)?;
                 name
             }
         };
-        let QueueFlags { exclusive, auto_delete, .. } = flags;
-        // An exclusive queue goes with its connection: nothing of it is durable, whatever the client asks.
-        let durable = flags.durable && !exclusive;
-        let replicate = self.replication(&table, &error::queue(&name))?;
-        let replicate = if exclusive { self.replication_of_exclusive() } else { replicate };
-        let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments };
-        let id = match self.state.names.get(&wanted.name).and_then(|id| self.state.queues.get(id)) {
-            Some(queue) => {
-                assert_queue_equivalent(&wanted, &table, queue, origin)?;
-                queue.id
-            }
-            None => self.create_queue(origin, wanted, &table, out)?,
-        };
+        let id = self.ensure_queue(vhost, Some(origin), name, flags, arguments, out)?;
         self.declared(origin, id, no_wait, out);
         Ok(())
     }
 
+    /// It is there, as it is asked for. `by`: who asks, if it is a client.
+    pub(crate) fn ensure_queue(
+        &mut self,
+        vhost: VhostId,
+        by: Option<Origin>,
+        name: ShortStr,
+        flags: QueueFlags,
+        arguments: Bytes,
+        out: &mut Outputs,
+    ) -> Result<QueueId, Failure> {
+        let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
+        let QueueFlags { exclusive, auto_delete, .. } = flags;
+        // An exclusive queue goes with its connection: nothing of it is durable, whatever the client asks.
+        let durable = flags.durable && !exclusive;
+        let object = error::queue(self.state.vhost(vhost).name(), &name);
+        let replicate = self.replication(&table, &object)?;
+        let replicate = if exclusive { self.replication_of_exclusive() } else { replicate };
+        let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments };
+        let known = self.state.vhost(vhost).names.get(&wanted.name).and_then(|id| self.state.queues.get(id));
+        match known {
+            Some(queue) => {
+                if wanted.exclusive != queue.spec.exclusive {
+                    return Err(error::locked(self.state.vhost(vhost).name(), &wanted.name));
+                }
+                self.refuse_locked(queue, by)?;
+                assert_queue_equivalent(&wanted, &table, &queue.spec, &object)?;
+                Ok(queue.id)
+            }
+            None => self.create_queue(vhost, by, wanted, &table, out),
+        }
+    }
+
     fn create_queue(
         &mut self,
-        origin: Origin,
+        vhost: VhostId,
+        by: Option<Origin>,
         spec: QueueSpec,
         table: &FieldTable,
         out: &mut Outputs,
     ) -> Result<QueueId, Failure> {
-        let object = error::queue(&spec.name);
+        let here = self.state.vhost(vhost);
+        let object = error::queue(here.name(), &spec.name);
+        if let Some(limit) = here.limits.max_queues.filter(|limit| here.names.len() as u64 >= *limit) {
+            return Err(error::too_many_queues(here.name(), &spec.name, limit));
+        }
         arguments::check_queue(table, &object)?;
         if table.get(QUEUE_TYPE).and_then(|kind| kind.as_str()) == Some("stream") {
             return Err(error::not_implemented(format!(
                 "{object}: x-queue-type 'stream' is not supported; declare it as 'classic' or 'quorum', every queue is replicated"
             )));
         }
+        self.check_argument_access(by, (Kind::Queue, &spec.name), table.get(DEAD_LETTER_EXCHANGE))?;
         let exclusive = spec.exclusive;
-        let id = QueueId(self.write(Record::QueueDeclare(spec), out));
-        if exclusive {
+        let id = QueueId(self.write(Record::QueueDeclare(spec).within(vhost), out));
+        if let Some(origin) = by.filter(|_| exclusive) {
             if let Some(queue) = self.state.queues.get_mut(&id) {
                 queue.session.owner = Some(origin.connection);
             }
@@ -232,7 +293,7 @@ impl Core {
     /// Deleting what does not exist succeeds.
     pub(crate) fn delete_queue_by_name(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: ShortStr,
         if_unused: bool,
         if_empty: bool,
@@ -241,13 +302,14 @@ impl Core {
     ) -> Result<(), Failure> {
         let name = self.resolve(origin, name)?;
         let (mut message_count, mut told) = (0, None);
-        if let Ok(queue) = self.queue_named(&name) {
-            refuse_locked(queue, origin)?;
+        if let Ok(queue) = self.queue_named(vhost, &name) {
+            self.refuse_locked(queue, Some(origin))?;
+            let vhost = self.state.vhost(vhost).name();
             if if_empty && queue.ready() > 0 {
-                return Err(error::not_empty(&name));
+                return Err(error::not_empty(vhost, &name));
             }
             if if_unused && !queue.session.consumers.is_empty() {
-                return Err(error::in_use(error::queue(&name)));
+                return Err(error::in_use(error::queue(vhost, &name)));
             }
             message_count = count(queue.ready());
             told = self.remove_queue(queue.id, out);
@@ -275,9 +337,10 @@ impl Core {
     /// Returns whom to tell.
     fn remove_queue(&mut self, id: QueueId, out: &mut Outputs) -> Option<Cancelled> {
         let queue = self.state.queues.get_mut(&id)?;
+        let vhost = queue.vhost;
         let session = std::mem::take(&mut queue.session);
         self.settled.remove(&id);
-        let sources = self.state.sources_of(&Destination::Queue(id));
+        let sources = self.state.vhost(vhost).sources_of(&Destination::Queue(id));
         let gate = self.write(Record::QueueDelete { queue: id }, out);
         if let Some(owner) = session.owner.and_then(|owner| self.connections.get_mut(&owner)) {
             owner.exclusive_queues.remove(&id);
@@ -295,7 +358,7 @@ impl Core {
             }
         }
         self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
-        self.delete_unbound_exchanges(sources, out);
+        self.delete_unbound_exchanges(vhost, sources, out);
         Some(Cancelled { deleted: gate, consumers })
     }
 
@@ -310,17 +373,17 @@ impl Core {
     /// All ready messages go; what is delivered and unacknowledged stays.
     pub(crate) fn purge(
         &mut self,
-        origin: Origin,
+        Caller { origin, vhost }: Caller,
         name: ShortStr,
         no_wait: bool,
         out: &mut Outputs,
     ) -> Result<(), Failure> {
         let name = self.resolve(origin, name)?;
-        let queue = self.queue_named(&name)?;
-        refuse_locked(queue, origin)?;
+        let queue = self.queue_named(vhost, &name)?;
+        self.refuse_locked(queue, Some(origin))?;
         let id = queue.id;
         self.write_settled_of(id, out);
-        let queue = self.queue_named(&name)?;
+        let queue = self.queue_named(vhost, &name)?;
         let message_count = count(queue.ready());
         let mut gate = Index(0);
         if queue.unacked() <= MAX_MESSAGES_PER_RECORD {
@@ -356,22 +419,30 @@ impl Core {
         }
     }
 
-    pub(crate) fn queue_named(&self, name: &ShortStr) -> Result<&Queue, Failure> {
-        let queue = self.state.names.get(name).and_then(|id| self.state.queues.get(id));
-        queue.ok_or_else(|| error::no_queue(name))
+    pub(crate) fn queue_named(&self, vhost: VhostId, name: &ShortStr) -> Result<&Queue, Failure> {
+        let vhost = self.state.vhost(vhost);
+        let queue = vhost.names.get(name).and_then(|id| self.state.queues.get(id));
+        queue.ok_or_else(|| error::no_queue(vhost.name(), name))
+    }
+
+    pub(crate) fn exchange_named(&self, vhost: VhostId, name: &ShortStr) -> Result<&Exchange, Failure> {
+        let vhost = self.state.vhost(vhost);
+        vhost.exchanges.get(name).ok_or_else(|| error::no_exchange(vhost.name(), name))
+    }
+
+    /// Another connection's exclusive queue. `by`: who asks, if it is a client.
+    pub(crate) fn refuse_locked(&self, queue: &Queue, by: Option<Origin>) -> Result<(), Failure> {
+        match queue.session.owner {
+            Some(owner) if by.is_none_or(|origin| origin.connection != owner) => {
+                Err(error::locked(self.state.vhost(queue.vhost).name(), &queue.spec.name))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 pub(crate) fn refuse_default_exchange(name: &ShortStr) -> Result<(), Failure> {
     if name.is_empty() { Err(error::default_exchange()) } else { Ok(()) }
-}
-
-/// Another connection's exclusive queue.
-pub(crate) fn refuse_locked(queue: &Queue, origin: Origin) -> Result<(), Failure> {
-    match queue.session.owner {
-        Some(owner) if owner != origin.connection => Err(error::locked(&queue.spec.name)),
-        _ => Ok(()),
-    }
 }
 
 fn refuse_reserved_name(kind: &str, name: &ShortStr) -> Result<(), Failure> {
@@ -382,32 +453,28 @@ fn assert_exchange_equivalent(
     wanted: &ExchangeSpec,
     table: &FieldTable,
     current: &ExchangeSpec,
+    object: &str,
 ) -> Result<(), Failure> {
-    let object = error::exchange(&wanted.name);
-    assert_same("type", wanted.kind.name(), current.kind.name(), &object)?;
-    assert_same("durable", text(wanted.durable), text(current.durable), &object)?;
-    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
-    assert_same("internal", text(wanted.internal), text(current.internal), &object)?;
+    assert_same("type", wanted.kind.name(), current.kind.name(), object)?;
+    assert_same("durable", text(wanted.durable), text(current.durable), object)?;
+    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), object)?;
+    assert_same("internal", text(wanted.internal), text(current.internal), object)?;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
-    arguments::assert_equivalent(REPLICATE, table, &current, &object)?;
-    arguments::assert_equivalent(ALTERNATE_EXCHANGE, table, &current, &object)
+    arguments::assert_equivalent(REPLICATE, table, &current, object)?;
+    arguments::assert_equivalent(ALTERNATE_EXCHANGE, table, &current, object)
 }
 
 fn assert_queue_equivalent(
     wanted: &QueueSpec,
     table: &FieldTable,
-    queue: &Queue,
-    origin: Origin,
+    current: &QueueSpec,
+    object: &str,
 ) -> Result<(), Failure> {
-    let (object, current) = (error::queue(&wanted.name), &queue.spec);
-    if wanted.exclusive != current.exclusive || queue.session.owner.is_some_and(|owner| owner != origin.connection) {
-        return Err(error::locked(&wanted.name));
-    }
-    assert_same("durable", text(wanted.durable), text(current.durable), &object)?;
-    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), &object)?;
+    assert_same("durable", text(wanted.durable), text(current.durable), object)?;
+    assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), object)?;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
-    arguments::assert_equivalent(REPLICATE, table, &current, &object)?;
-    arguments::assert_queue_equivalent(table, &current, &object)
+    arguments::assert_equivalent(REPLICATE, table, &current, object)?;
+    arguments::assert_queue_equivalent(table, &current, object)
 }
 
 fn text(flag: bool) -> &'static str {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-use understudy_record::{BasePiece, Index};
+use understudy_record::{BasePiece, Index, VhostId};
 
 use crate::core::{Core, Role};
 use crate::exchange::Exchange;
@@ -91,16 +91,24 @@ impl State {
     fn describe(&self, whole: bool, out: &mut impl Write) -> fmt::Result {
         writeln!(out, "last index {}", self.last_index)?;
         for piece in self.topology() {
+            let (vhost, piece) = piece.in_vhost();
+            if vhost != VhostId::DEFAULT {
+                write!(out, "in {vhost} ")?;
+            }
             match piece {
                 BasePiece::Exchange(spec) => writeln!(out, "{spec:?}")?,
                 BasePiece::Queue { id, spec } => writeln!(out, "{id} {spec:?}")?,
                 BasePiece::Binding(binding) => writeln!(out, "{binding:?}")?,
+                BasePiece::Vhost { id, spec } => writeln!(out, "{id} {spec:?}")?,
+                BasePiece::Admin(change) => writeln!(out, "{change:?}")?,
                 BasePiece::Parts { parts, .. } => writeln!(out, "unclaimed {parts:?}")?,
                 _ => {}
             }
         }
-        let built_in = self.exchanges.values().filter(|exchange| exchange.is_built_in()).count();
-        debug_assert_eq!(built_in, Exchange::built_in().count(), "built-in exchanges are never deleted");
+        for vhost in self.vhosts.iter() {
+            let built_in = vhost.exchanges.values().filter(|exchange| exchange.is_built_in()).count();
+            debug_assert_eq!(built_in, Exchange::built_in(vhost.id.0).count(), "built-in exchanges are never deleted");
+        }
         let mut queues: Vec<_> = self.queues.values().collect();
         queues.sort_by_key(|queue| queue.id);
         let mut large: BTreeMap<Index, u32> = BTreeMap::new();

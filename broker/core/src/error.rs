@@ -28,20 +28,54 @@ impl Failure {
     }
 }
 
-pub(crate) fn queue(name: &ShortStr) -> String {
-    format!("queue '{name}' in vhost '/'")
+/// `vhost`, here and below: the virtual host's name.
+pub(crate) fn queue(vhost: &ShortStr, name: &ShortStr) -> String {
+    format!("queue '{name}' in vhost '{vhost}'")
 }
 
-pub(crate) fn exchange(name: &ShortStr) -> String {
-    format!("exchange '{name}' in vhost '/'")
+pub(crate) fn exchange(vhost: &ShortStr, name: &ShortStr) -> String {
+    format!("exchange '{name}' in vhost '{vhost}'")
 }
 
-pub(crate) fn no_queue(name: &ShortStr) -> Failure {
-    Failure::new(ReplyCode::NotFound, format!("no {}", queue(name)))
+pub(crate) fn no_queue(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::NotFound, format!("no {}", queue(vhost, name)))
 }
 
-pub(crate) fn no_exchange(name: &ShortStr) -> Failure {
-    Failure::new(ReplyCode::NotFound, format!("no {}", exchange(name)))
+pub(crate) fn no_exchange(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::NotFound, format!("no {}", exchange(vhost, name)))
+}
+
+pub(crate) fn access_refused(object: &str, user: &str) -> Failure {
+    Failure::new(ReplyCode::AccessRefused, format!("access to {object} refused for user '{user}'"))
+}
+
+pub(crate) fn no_vhost(name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::NotAllowed, format!("vhost {name} not found"))
+}
+
+/// `because`: with what comes before it.
+pub(crate) fn vhost_refused(vhost: &ShortStr, user: &str, because: &str) -> Failure {
+    Failure::new(ReplyCode::NotAllowed, format!("access to vhost '{vhost}' refused for user '{user}'{because}"))
+}
+
+pub(crate) fn too_many_connections(user: &str, limit: u64) -> Failure {
+    let cause = format!("connection refused for user '{user}': user connection limit ({limit}) is reached");
+    Failure::new(ReplyCode::NotAllowed, cause)
+}
+
+pub(crate) fn too_many_channels(user: &str, limit: u64) -> Failure {
+    let cause =
+        format!("number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})");
+    Failure::new(ReplyCode::NotAllowed, cause)
+}
+
+pub(crate) fn too_many_queues(vhost: &ShortStr, name: &ShortStr, limit: u64) -> Failure {
+    precondition_failed(format!("cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"))
+}
+
+/// What the connection stands on is gone.
+pub(crate) fn deleted(what: &str, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::ConnectionForced, format!("{what} '{name}' is deleted"))
 }
 
 pub(crate) fn no_previous_queue() -> Failure {
@@ -56,25 +90,25 @@ pub(crate) fn in_use(object: String) -> Failure {
     precondition_failed(format!("{object} in use"))
 }
 
-pub(crate) fn not_empty(name: &ShortStr) -> Failure {
-    precondition_failed(format!("{} not empty", queue(name)))
+pub(crate) fn not_empty(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    precondition_failed(format!("{} not empty", queue(vhost, name)))
 }
 
 pub(crate) fn unknown_delivery_tag(tag: DeliveryTag) -> Failure {
     precondition_failed(format!("unknown delivery tag {}", tag.0))
 }
 
-pub(crate) fn locked(name: &ShortStr) -> Failure {
+pub(crate) fn locked(vhost: &ShortStr, name: &ShortStr) -> Failure {
     let cause = format!(
         "cannot obtain exclusive access to locked {}. It could be originally declared on another connection or the \
          exclusive property value does not match that of the original declaration.",
-        queue(name)
+        queue(vhost, name)
     );
     Failure::new(ReplyCode::ResourceLocked, cause)
 }
 
-pub(crate) fn in_exclusive_use(name: &ShortStr) -> Failure {
-    Failure::new(ReplyCode::AccessRefused, format!("{} in exclusive use", queue(name)))
+pub(crate) fn in_exclusive_use(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::AccessRefused, format!("{} in exclusive use", queue(vhost, name)))
 }
 
 /// `kind`: `queue` or `exchange`.
@@ -86,12 +120,12 @@ pub(crate) fn default_exchange() -> Failure {
     Failure::new(ReplyCode::AccessRefused, "operation not permitted on the default exchange")
 }
 
-pub(crate) fn system_exchange(name: &ShortStr) -> Failure {
-    Failure::new(ReplyCode::AccessRefused, format!("deletion of system {} not allowed", exchange(name)))
+pub(crate) fn system_exchange(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::AccessRefused, format!("deletion of system {} not allowed", exchange(vhost, name)))
 }
 
-pub(crate) fn internal_exchange(name: &ShortStr) -> Failure {
-    Failure::new(ReplyCode::AccessRefused, format!("cannot publish to internal {}", exchange(name)))
+pub(crate) fn internal_exchange(vhost: &ShortStr, name: &ShortStr) -> Failure {
+    Failure::new(ReplyCode::AccessRefused, format!("cannot publish to internal {}", exchange(vhost, name)))
 }
 
 pub(crate) fn unknown_exchange_type(kind: &ShortStr) -> Failure {

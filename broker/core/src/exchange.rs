@@ -1,5 +1,5 @@
 //! Exchanges and how each kind finds the bindings a message takes. It does not follow bindings from exchange to exchange;
-//! that is the `topology` module.
+//! that is the `vhost` module.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -82,8 +82,9 @@ impl Exchange {
         Self { spec, declared, bindings: HashSet::new(), routes, alternate }
     }
 
-    pub(crate) fn built_in() -> impl Iterator<Item = Self> {
-        BUILT_IN.iter().map(|(name, kind)| {
+    /// Those of a virtual host that was created by that record.
+    pub(crate) fn built_in(created: Index) -> impl Iterator<Item = Self> {
+        BUILT_IN.iter().map(move |(name, kind)| {
             let (name, arguments) = (ShortStr::from_static(name), Bytes::new());
             let spec = ExchangeSpec {
                 name,
@@ -94,7 +95,7 @@ impl Exchange {
                 replicate: Replicate::All,
                 arguments,
             };
-            Self::new(spec, Index(0))
+            Self::new(spec, created)
         })
     }
 

@@ -26,6 +26,12 @@
 //! The primary's state runs ahead of the commit; what clients see does not. A reply waits for the record it follows from, a
 //! delivery for its message's commit, a publisher confirm for the confirm horizon.
 //!
+//! # Virtual hosts and users
+//!
+//! What a client declares belongs to the virtual host of its connection ([`ConnectionInfo`]). Who may do what there follows
+//! from records that [`Core::administer`] writes. Whether a client is who it says has been found out before
+//! [`Core::connection_opened`]: by what [`Core::login_since`] hands out, or elsewhere.
+//!
 //! # Redelivery
 //!
 //! A message that a consumer gave back, or that one held whose channel ended, is *redelivered* from then on, and says how
@@ -42,6 +48,9 @@
 //!
 //! [`Record`]: understudy_record::Record
 
+mod access;
+mod accounts;
+mod administration;
 mod ahead;
 mod arguments;
 mod base;
@@ -53,6 +62,7 @@ mod consume;
 mod copies;
 mod core;
 mod declare;
+mod definitions;
 mod delivery;
 mod digest;
 mod direct_reply;
@@ -81,16 +91,21 @@ mod stats;
 mod tally;
 mod topic;
 mod transaction;
+mod vhost;
 
+pub use accounts::GUEST;
+pub use administration::{AdminCommand, Limit, LimitOf, Login, Refusal};
 pub use base::{BacklogChunk, BacklogItem, BacklogMessage, HeldChunk};
-pub use command::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
+pub use command::{Account, ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Publish};
 pub use core::Core;
+pub use definitions::{BindingDefinition, Definitions, UserDefinition, VhostDefinition};
 pub use effect::{AmqpError, Effect, EffectKind, Outputs};
 pub use load::Load;
 pub use scrub::{Difference, ScrubPass};
 pub use state::ApplyError;
 pub use stats::{QueueStats, Stats};
 pub use understudy_record::BacklogCursor;
+pub use vhost::DEFAULT_VHOST;
 
 /// Deliveries that one channel may leave unacknowledged, whatever prefetch it asked for: 16 MB of bookkeeping at most. A
 /// client that set no limit and acknowledges nothing stops here instead of being handed the whole queue.
@@ -125,6 +140,24 @@ pub const SELECTIVE_REPLICATION_SINCE: u32 = 2;
 
 /// The version of the cluster from which on transactions are written. Replicas before it do not know their records.
 pub const TRANSACTIONS_SINCE: u32 = 2;
+
+/// The version of the cluster from which on virtual hosts, users, permissions and limits are written.
+pub const ADMINISTRATION_SINCE: u32 = 3;
+
+/// Virtual hosts: each takes a few KiB, with the exchanges that it has from the start.
+pub const MAX_VHOSTS: usize = 10_000;
+
+/// Users in the log.
+pub const MAX_USERS: usize = 10_000;
+
+/// Permissions, and as many topic permissions.
+pub const MAX_PERMISSIONS: usize = 100_000;
+
+/// Of a password's hash, a description or a pattern, in octets: far more than anybody writes.
+pub const MAX_TEXT_BYTES: usize = 4096;
+
+/// Tags of a user or a virtual host.
+pub const MAX_TAGS: usize = 64;
 
 /// Messages of one transaction: its commit writes them in one step, which should stay at some tens of milliseconds.
 pub const MAX_TRANSACTION_MESSAGES: usize = 1 << 15;

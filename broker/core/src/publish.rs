@@ -8,7 +8,7 @@ use understudy_protocol::{Properties, ReplyCode};
 use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, ShortStr};
 
 use crate::arguments;
-use crate::client::Origin;
+use crate::client::{Caller, Origin};
 use crate::command::Publish;
 use crate::copies;
 use crate::core::Core;
@@ -16,11 +16,15 @@ use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Routed;
 
+/// A user's tag: it may claim that messages are another's.
+const IMPERSONATOR: &str = "impersonator";
+
 impl Core {
-    pub(crate) fn publish(&mut self, origin: Origin, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
+    pub(crate) fn publish(&mut self, caller: Caller, publish: Publish, out: &mut Outputs) -> Result<(), Failure> {
+        let Caller { origin, vhost } = caller;
         let properties = Properties::from_raw(publish.properties.clone());
         let parts = self.take_upload(origin);
-        let (more_keys, changed) = match self.check_and_complete(origin, &publish, &properties) {
+        let (more_keys, changed) = match self.check_and_complete(caller, &publish, &properties) {
             Ok(completed) => completed,
             Err(failure) => {
                 self.discard(parts.as_ref(), out);
@@ -28,7 +32,7 @@ impl Core {
             }
         };
         let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties);
-        let mut targets = self.state.route(&publish.exchange, &routed);
+        let mut targets = self.state.vhost(vhost).route(&publish.exchange, &routed);
         let transactional = self.is_transactional(origin);
         // In a transaction its queues may still go before the commit.
         let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
@@ -109,29 +113,31 @@ impl Core {
     /// Its further routing keys, and the properties as they go on if they do not go on as they came.
     fn check_and_complete(
         &mut self,
-        origin: Origin,
+        caller: Caller,
         publish: &Publish,
         properties: &Properties,
     ) -> Result<(Vec<ShortStr>, Option<Bytes>), Failure> {
-        self.check_publish(origin, publish, properties)?;
-        let named = self.name_reply_consumer(origin, properties)?;
+        self.check_publish(caller, publish, properties)?;
+        let named = self.name_reply_consumer(caller.origin, properties)?;
         let (more_keys, stripped) = copies::of(named.as_ref().unwrap_or(properties))?;
         Ok((more_keys, stripped.or(named.map(|named| named.as_bytes().clone()))))
     }
 
-    fn check_publish(&self, origin: Origin, publish: &Publish, properties: &Properties) -> Result<(), Failure> {
+    fn check_publish(&self, caller: Caller, publish: &Publish, properties: &Properties) -> Result<(), Failure> {
         if publish.immediate {
             return Err(error::not_implemented("immediate=true"));
         }
         if !publish.exchange.is_empty() {
-            let exchange = self.state.exchanges.get(&publish.exchange);
-            if exchange.ok_or_else(|| error::no_exchange(&publish.exchange))?.spec.internal {
-                return Err(error::internal_exchange(&publish.exchange));
+            let vhost = self.state.vhost(caller.vhost);
+            let exchange = vhost.exchanges.get(&publish.exchange);
+            if exchange.ok_or_else(|| error::no_exchange(vhost.name(), &publish.exchange))?.spec.internal {
+                return Err(error::internal_exchange(vhost.name(), &publish.exchange));
             }
         }
         if let Some(claimed) = properties.user_id() {
-            let user = self.connections.get(&origin.connection).map_or("", |connection| &connection.info.user);
-            if claimed.as_bytes() != user.as_bytes() {
+            let info = self.connections.get(&caller.origin.connection).map(|connection| &connection.info);
+            let user = info.map_or("", |info| &info.user);
+            if claimed.as_bytes() != user.as_bytes() && !info.is_some_and(|info| self.has_tag(info, IMPERSONATOR)) {
                 return Err(error::precondition_failed(format!(
                     "user_id property set to '{claimed}' but authenticated user was '{user}'"
                 )));

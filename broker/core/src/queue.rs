@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate};
+use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate, VhostId};
 
 use crate::ahead::{Reach, Window};
 use crate::arguments;
@@ -27,6 +27,7 @@ use crate::slots::Slots;
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) id: QueueId,
+    pub(crate) vhost: VhostId,
     pub(crate) spec: QueueSpec,
     pub(crate) entries: Slots<Entry>,
     /// Of the bodies and properties, in bytes.
@@ -104,9 +105,10 @@ pub(crate) enum Arrival {
 }
 
 impl Queue {
-    pub(crate) fn new(id: QueueId, spec: QueueSpec) -> Self {
+    pub(crate) fn new(vhost: VhostId, id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
+            vhost,
             limits: Limits::of(&spec.arguments),
             spec,
             entries: Slots::default(),
@@ -129,8 +131,8 @@ impl Queue {
     }
 
     /// A queue whose backlog up to `sync_point` is still to come.
-    pub(crate) fn awaiting_backlog(id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
-        Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(id, spec) }
+    pub(crate) fn awaiting_backlog(vhost: VhostId, id: QueueId, spec: QueueSpec, sync_point: Index) -> Self {
+        Self { backlog: Some(Backlog { sync_point, ..Backlog::default() }), ..Self::new(vhost, id, spec) }
     }
 
     /// Its messages are on every replica.
@@ -408,7 +410,7 @@ mod tests {
             replicate: Replicate::All,
             arguments: Bytes::new(),
         };
-        let mut queue = Queue::new(QueueId(Index(1)), spec);
+        let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
         indexes.into_iter().for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4)));
         queue
     }
@@ -452,7 +454,7 @@ mod tests {
     #[test]
     fn early_records_wait_for_their_messages() {
         let spec = queue([]).spec;
-        let mut queue = Queue::awaiting_backlog(QueueId(Index(1)), spec, Index(10));
+        let mut queue = Queue::awaiting_backlog(VhostId::DEFAULT, QueueId(Index(1)), spec, Index(10));
         queue.push(Index(12), Entry::stored(4, 0, false));
         queue.remove(Index(7));
         queue.give_back(Index(6), &BTreeMap::new());

@@ -115,6 +115,7 @@ impl Core {
             }
             self.mark_dirty(queue);
         }
+        self.close_deleted(out);
         self.ask_for_committed(out);
         while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {
             self.release_replies(Origin { connection, channel }, out);

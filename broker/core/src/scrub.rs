@@ -13,7 +13,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use understudy_record::{
-    Binding, Destination, ExchangeKind, ExchangeSpec, Index, QueueId, QueueSpec, Record, ShortStr, StateDigest,
+    Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, Permission, QueueId, QueueSpec, Record, ShortStr,
+    StateDigest, TopicPermission, UserSpec, VhostId, VhostSpec,
 };
 
 use crate::SCRUB_QUEUES;
@@ -177,21 +178,29 @@ impl State {
     }
 
     /// As many exchanges as there are, in no order: each is a few dozen nanoseconds, and there are rarely more than hundreds.
-    /// Those that exist without a record may be others in another build: of them only what leads there.
+    /// Those that exist without a record may be others in another build: of them only what leads there. Then other virtual
+    /// hosts, limits, users and what they may do: where there are none the digest is as before there were any.
     fn topology_digest(&self) -> StateDigest {
         let (mut exchanges, mut sum) = (0, 0_u64);
-        for exchange in self.exchanges.values() {
-            let bound = self.bound_to(&Destination::Exchange(exchange.spec.name.clone()));
-            let built_in = exchange.is_built_in();
-            if built_in && bound == 0 {
-                continue;
+        for vhost in self.vhosts.iter() {
+            if vhost.id != VhostId::DEFAULT {
+                sum = sum.wrapping_add(Digest::default().vhost(vhost.id).vhost_spec(&vhost.spec).finish());
             }
-            exchanges += u64::from(!built_in);
-            sum = sum.wrapping_add(Digest::default().exchange(&exchange.spec).word(bound).finish());
+            for exchange in vhost.exchanges.values() {
+                let bound = self.bound_to(vhost.id, &Destination::Exchange(exchange.spec.name.clone()));
+                let built_in = exchange.is_built_in();
+                if built_in && bound == 0 {
+                    continue;
+                }
+                exchanges += u64::from(!built_in);
+                let digest = Digest::default().vhost(vhost.id).exchange(&exchange.spec).word(bound);
+                sum = sum.wrapping_add(digest.finish());
+            }
         }
         let parts = self.parts.unclaimed();
         let digest =
             parts.fold(Digest::default().word(sum), |digest, part| digest.word(part.index.0).word(part.bytes.into()));
+        let digest = self.limits_and_accounts().fold(digest, |digest, change| digest.admin(&change));
         StateDigest::Topology { exchanges, queues: self.queues.len() as u64, digest: digest.finish() }
     }
 
@@ -200,7 +209,8 @@ impl State {
     fn queue_digest(&self, queue: &Queue, from: Index, to: Index, most: usize) -> (StateDigest, usize) {
         let mut digest = Digest::default();
         if from == Index(0) {
-            digest = digest.queue(&queue.spec).word(self.bound_to(&Destination::Queue(queue.id)));
+            digest = digest.vhost(queue.vhost).queue(&queue.spec);
+            digest = digest.word(self.bound_to(queue.vhost, &Destination::Queue(queue.id)));
         }
         let (mut messages, mut end) = (0, to);
         // What a queue that is not replicated holds is on one replica alone.
@@ -222,8 +232,8 @@ impl State {
     }
 
     /// The bindings that lead there, which are in no order. As many as there are: deleting the destination visits them too.
-    fn bound_to(&self, destination: &Destination) -> u64 {
-        let bindings = self.bindings_to(destination).map(|binding| Digest::default().binding(binding).finish());
+    fn bound_to(&self, vhost: VhostId, destination: &Destination) -> u64 {
+        let bindings = self.bindings_to(vhost, destination).map(|binding| Digest::default().binding(binding).finish());
         bindings.fold(0, u64::wrapping_add)
     }
 }
@@ -260,6 +270,52 @@ impl Digest {
     fn message(self, index: Index, entry: &Entry) -> Self {
         let size = u64::from(entry.bytes()) << 1 | u64::from(entry.is_large());
         self.word(index.0).word(size << 32 ^ u64::from(entry.delivery_count))
+    }
+
+    /// Nothing for the default one.
+    fn vhost(self, id: VhostId) -> Self {
+        if id == VhostId::DEFAULT { self } else { self.word(id.0.0) }
+    }
+
+    fn vhost_spec(self, spec: &VhostSpec) -> Self {
+        self.bytes(spec.name.as_bytes()).bytes(spec.description.as_bytes()).names(&spec.tags)
+    }
+
+    fn names(self, names: &[ShortStr]) -> Self {
+        names.iter().fold(self.word(names.len() as u64), |digest, name| digest.bytes(name.as_bytes()))
+    }
+
+    fn limit(self, limit: Option<u64>) -> Self {
+        self.flags([limit.is_some()]).word(limit.unwrap_or_default())
+    }
+
+    /// Of those that make what there is, in their order.
+    fn admin(self, change: &Admin) -> Self {
+        match change {
+            Admin::UserPut(UserSpec { name, password, tags }) => {
+                let digest = self.word(1).bytes(name.as_bytes()).word(password.algorithm as u64);
+                digest.bytes(password.text.as_bytes()).names(tags)
+            }
+            Admin::UserDelete { name } => self.word(2).bytes(name.as_bytes()),
+            Admin::UserLimits { user, limits } => {
+                self.word(3).bytes(user.as_bytes()).limit(limits.max_connections).limit(limits.max_channels)
+            }
+            Admin::VhostLimits { vhost, limits } => {
+                self.word(4).word(vhost.0.0).limit(limits.max_connections).limit(limits.max_queues)
+            }
+            Admin::PermissionPut { user, vhost, permission: Permission { configure, write, read } } => {
+                let digest = self.word(5).bytes(user.as_bytes()).word(vhost.0.0);
+                digest.bytes(configure.as_bytes()).bytes(write.as_bytes()).bytes(read.as_bytes())
+            }
+            Admin::TopicPermissionPut { user, vhost, exchange, permission: TopicPermission { write, read } } => {
+                let digest = self.word(6).bytes(user.as_bytes()).word(vhost.0.0).bytes(exchange.as_bytes());
+                digest.bytes(write.as_bytes()).bytes(read.as_bytes())
+            }
+            Admin::VhostCreate(_)
+            | Admin::VhostDelete { .. }
+            | Admin::PermissionDelete { .. }
+            | Admin::TopicPermissionDelete { .. } => self,
+        }
     }
 
     fn queue(self, spec: &QueueSpec) -> Self {

@@ -18,7 +18,7 @@
 //! too. A transaction's decision is one, over replicated and other queues alike.
 
 use understudy_protocol::FieldTable;
-use understudy_record::{BasePiece, Destination, Message, QueueId, Record, Replicate};
+use understudy_record::{BasePiece, Message, QueueId, Record, Replicate};
 
 use crate::SELECTIVE_REPLICATION_SINCE;
 use crate::arguments::REPLICATE;
@@ -101,16 +101,16 @@ impl Core {
                 Replicate::Nothing => self.delete_queue(queue, out),
             }
         }
-        let exchanges = self.state.exchanges.values().map(|exchange| &exchange.spec);
-        let exchanges = exchanges.filter(|spec| spec.replicate == Replicate::Nothing);
-        let mut exchanges: Vec<_> = exchanges.map(|spec| spec.name.clone()).collect();
-        exchanges.sort_unstable();
-        for name in exchanges {
-            // An exchange bound to one that was deleted may have gone with its last binding.
-            if self.state.exchanges.contains_key(&name) {
-                let sources = self.state.sources_of(&Destination::Exchange(name.clone()));
-                self.write(Record::ExchangeDelete { name }, out);
-                self.delete_unbound_exchanges(sources, out);
+        for vhost in self.state.vhosts.iter().map(|vhost| vhost.id).collect::<Vec<_>>() {
+            let exchanges = self.state.vhost(vhost).exchanges.values().map(|exchange| &exchange.spec);
+            let exchanges = exchanges.filter(|spec| spec.replicate == Replicate::Nothing);
+            let mut exchanges: Vec<_> = exchanges.map(|spec| spec.name.clone()).collect();
+            exchanges.sort_unstable();
+            for name in exchanges {
+                // An exchange bound to one that was deleted may have gone with its last binding.
+                if self.state.vhost(vhost).exchanges.contains_key(&name) {
+                    self.remove_exchange(vhost, name, out);
+                }
             }
         }
     }

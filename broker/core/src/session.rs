@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use understudy_record::{Index, QueueId, ShortStr};
+use understudy_record::{Index, QueueId, ShortStr, VhostId};
 
+use crate::access::Access;
 use crate::command::{ChannelId, ConnectionId, ConnectionInfo, DeliveryTag};
 use crate::confirms::Confirms;
 use crate::direct_reply::ReplyConsumer;
@@ -19,6 +20,8 @@ pub(crate) struct ConsumerId(pub(crate) u64);
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) info: ConnectionInfo,
+    pub(crate) vhost: VhostId,
+    pub(crate) access: Access,
     /// The client reads what it is sent; deliveries pause while it does not.
     pub(crate) writable: bool,
     /// It broke the protocol: what it still sends is ignored.
@@ -29,9 +32,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(info: ConnectionInfo) -> Self {
+    pub(crate) fn new(info: ConnectionInfo, vhost: VhostId, access: Access) -> Self {
         let (channels, exclusive_queues) = (BTreeMap::new(), BTreeSet::new());
-        Self { info, writable: true, failed: false, channels, exclusive_queues }
+        Self { info, vhost, access, writable: true, failed: false, channels, exclusive_queues }
     }
 }
 

@@ -6,18 +6,19 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use understudy_record::{
-    Binding, Destination, ExchangeSpec, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr, StoreId,
+    Admin, Binding, Destination, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr, StoreId, VhostId,
 };
 
+use crate::accounts::Accounts;
 use crate::base::BaseState;
 use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
-use crate::exchange::{Exchange, Routed};
 use crate::parts::Parts;
 use crate::queue::Queue;
 use crate::scrub::Difference;
 use crate::staged::Staged;
 use crate::tally::Tally;
+use crate::vhost::{Vhost, Vhosts};
 
 /// A record that does not fit what this replica has: it has diverged and must start over from its primary.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,6 +33,12 @@ pub enum ApplyError {
     Exists { index: Index, name: ShortStr },
     #[error("record {index} binds what is bound, or unbinds what is not, at exchange {source_exchange}")]
     Binding { index: Index, source_exchange: ShortStr },
+    #[error("record {index} names virtual host {vhost}, which does not exist here")]
+    UnknownVhost { index: Index, vhost: VhostId },
+    #[error("record {index} names user {user}, or what one may do, which does not exist here")]
+    UnknownUser { index: Index, user: ShortStr },
+    #[error("record {index} is of no kind that stands in a virtual host")]
+    NotInVhost { index: Index },
     #[error("record {index} lists its target queues, or its message's parts, out of order or twice")]
     Targets { index: Index },
     #[error("record {index} names part {part}, which is not here, is claimed, or has another length")]
@@ -46,10 +53,9 @@ pub enum ApplyError {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) exchanges: HashMap<ShortStr, Exchange>,
+    pub(crate) vhosts: Vhosts,
     pub(crate) queues: HashMap<QueueId, Queue>,
-    pub(crate) names: HashMap<ShortStr, QueueId>,
-    by_destination: HashMap<Destination, Vec<Arc<Binding>>>,
+    pub(crate) accounts: Accounts,
     pub(crate) last_index: Index,
     /// The last record that changed exchanges, queues or bindings.
     pub(crate) topology_index: Index,
@@ -85,10 +91,9 @@ pub(crate) enum Keep {
 impl Default for State {
     fn default() -> Self {
         Self {
-            exchanges: Exchange::built_in().map(|exchange| (exchange.spec.name.clone(), exchange)).collect(),
+            vhosts: Vhosts::default(),
             queues: HashMap::new(),
-            names: HashMap::new(),
-            by_destination: HashMap::new(),
+            accounts: Accounts::default(),
             last_index: Index(0),
             topology_index: Index(0),
             base: BaseState::None,
@@ -127,12 +132,14 @@ impl State {
                 self.parts.discard_all();
             }
             Record::InSyncSet { .. } | Record::Withheld => {}
-            Record::ExchangeDeclare(spec) => self.declare_exchange(index, spec)?,
-            Record::ExchangeDelete { name } => self.delete_exchange(index, name)?,
-            Record::QueueDeclare(spec) => self.declare_queue(index, spec)?,
+            Record::ExchangeDeclare(_)
+            | Record::ExchangeDelete { .. }
+            | Record::QueueDeclare(_)
+            | Record::Bind(_)
+            | Record::Unbind(_) => self.change(index, VhostId::DEFAULT, record)?,
+            Record::In { vhost, change } => self.change(index, *vhost, change)?,
             Record::QueueDelete { queue } => self.delete_queue(index, *queue)?,
-            Record::Bind(binding) => self.bind(index, binding)?,
-            Record::Unbind(binding) => self.unbind(index, binding)?,
+            Record::Admin(change) => self.administer(index, change)?,
             Record::Publish { targets, message } => self.publish(index, targets, &[], message, keep)?,
             Record::PublishHere { targets, here, message } => self.publish(index, targets, here, message, keep)?,
             Record::Staged { targets, message } => self.stage(index, targets, &[], message, keep)?,
@@ -170,77 +177,93 @@ impl State {
         Ok(())
     }
 
-    fn declare_exchange(&mut self, index: Index, spec: &ExchangeSpec) -> Result<(), ApplyError> {
-        if self.exchanges.contains_key(&spec.name) {
+    /// In one virtual host.
+    fn change(&mut self, index: Index, vhost: VhostId, record: &Record) -> Result<(), ApplyError> {
+        match record {
+            Record::ExchangeDeclare(spec) => self.vhost_mut(index, vhost)?.declare_exchange(index, spec),
+            Record::ExchangeDelete { name } => self.vhost_mut(index, vhost)?.delete_exchange(index, name),
+            Record::QueueDeclare(spec) => self.declare_queue(index, vhost, spec),
+            Record::Bind(binding) => self.bind(index, vhost, binding),
+            Record::Unbind(binding) => self.vhost_mut(index, vhost)?.unbind(index, binding),
+            _ => Err(ApplyError::NotInVhost { index }),
+        }
+    }
+
+    fn declare_queue(&mut self, index: Index, vhost: VhostId, spec: &QueueSpec) -> Result<(), ApplyError> {
+        if self.vhost_mut(index, vhost)?.names.contains_key(&spec.name) {
             return Err(ApplyError::Exists { index, name: spec.name.clone() });
         }
-        self.add_exchange(index, spec);
+        self.add_queue(Queue::new(vhost, QueueId(index), detached_queue(spec)));
         Ok(())
     }
 
-    pub(crate) fn add_exchange(&mut self, declared: Index, spec: &ExchangeSpec) {
-        let spec = ExchangeSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec };
-        self.exchanges.insert(spec.name.clone(), Exchange::new(spec, declared));
-    }
-
-    fn delete_exchange(&mut self, index: Index, name: &ShortStr) -> Result<(), ApplyError> {
-        let exchange = match self.exchanges.get(name) {
-            Some(exchange) if !exchange.is_built_in() => self.exchanges.remove(name),
-            _ => None,
-        };
-        let exchange = exchange.ok_or_else(|| ApplyError::UnknownExchange { index, name: name.clone() })?;
-        exchange.bindings().for_each(|binding| self.forget_destination(binding));
-        self.unbind_destination(&Destination::Exchange(name.clone()));
-        Ok(())
-    }
-
-    fn declare_queue(&mut self, index: Index, spec: &QueueSpec) -> Result<(), ApplyError> {
-        if self.names.contains_key(&spec.name) {
-            return Err(ApplyError::Exists { index, name: spec.name.clone() });
-        }
-        let id = QueueId(index);
-        self.add_queue(Queue::new(id, detached_queue(spec)));
-        Ok(())
-    }
-
+    /// Its virtual host is there.
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         self.unreplicated += usize::from(!queue.is_replicated());
         self.limited += usize::from(queue.limits.is_some());
-        self.names.insert(queue.spec.name.clone(), queue.id);
+        if let Some(vhost) = self.vhosts.get_mut(queue.vhost) {
+            vhost.names.insert(queue.spec.name.clone(), queue.id);
+        }
         self.queues.insert(queue.id, queue);
     }
 
     fn delete_queue(&mut self, index: Index, id: QueueId) -> Result<(), ApplyError> {
-        let mut queue = self.queues.remove(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        let queue = self.take_out_queue(id).ok_or(ApplyError::UnknownQueue { index, queue: id })?;
+        if let Some(vhost) = self.vhosts.get_mut(queue.vhost) {
+            vhost.names.remove(&queue.spec.name);
+            vhost.unbind_destination(&Destination::Queue(id));
+        }
+        self.release_all(queue);
+        Ok(())
+    }
+
+    /// It is left to its virtual host to forget the name and the bindings.
+    fn take_out_queue(&mut self, id: QueueId) -> Option<Queue> {
+        let mut queue = self.queues.remove(&id)?;
         self.unreplicated -= usize::from(!queue.is_replicated());
         self.limited -= usize::from(queue.limits.is_some());
         self.evictable.remove(&mut queue);
-        self.names.remove(&queue.spec.name);
-        self.unbind_destination(&Destination::Queue(id));
+        Some(queue)
+    }
+
+    fn release_all(&mut self, queue: Queue) {
         queue.into_entries().for_each(|(index, entry)| release(&mut self.tally, &mut self.parts, index, &entry));
-        Ok(())
     }
 
-    pub(crate) fn bind(&mut self, index: Index, binding: &Binding) -> Result<(), ApplyError> {
-        self.check_destination(index, &binding.destination)?;
-        let Some(exchange) = self.exchanges.get_mut(&binding.source) else {
-            return Err(ApplyError::UnknownExchange { index, name: binding.source.clone() });
-        };
-        if exchange.is_bound(binding) {
-            return Err(ApplyError::Binding { index, source_exchange: binding.source.clone() });
+    pub(crate) fn bind(&mut self, index: Index, vhost: VhostId, binding: &Binding) -> Result<(), ApplyError> {
+        if let Destination::Queue(id) = &binding.destination
+            && self.queue(index, *id)?.vhost != vhost
+        {
+            return Err(ApplyError::UnknownQueue { index, queue: *id });
         }
-        let binding = Arc::new(detached_binding(binding));
-        exchange.bind(&binding);
-        self.by_destination.entry(binding.destination.clone()).or_default().push(binding);
-        Ok(())
+        self.vhost_mut(index, vhost)?.bind(index, binding)
     }
 
-    fn unbind(&mut self, index: Index, binding: &Binding) -> Result<(), ApplyError> {
-        let exchange = self.exchanges.get_mut(&binding.source);
-        let binding = exchange
-            .and_then(|exchange| exchange.unbind(binding))
-            .ok_or_else(|| ApplyError::Binding { index, source_exchange: binding.source.clone() })?;
-        self.forget_destination(&binding);
+    pub(crate) fn administer(&mut self, index: Index, change: &Admin) -> Result<(), ApplyError> {
+        match change {
+            Admin::VhostCreate(spec) => {
+                if self.vhosts.named(&spec.name).is_some() {
+                    return Err(ApplyError::Exists { index, name: spec.name.clone() });
+                }
+                self.vhosts.add(VhostId(index), spec);
+            }
+            Admin::VhostDelete { vhost: id } => {
+                let vhost = self.vhosts.remove(*id).ok_or(ApplyError::UnknownVhost { index, vhost: *id })?;
+                for queue in vhost.names.into_values() {
+                    if let Some(queue) = self.take_out_queue(queue) {
+                        self.release_all(queue);
+                    }
+                }
+                self.accounts.forget_vhost(*id);
+            }
+            Admin::VhostLimits { vhost, limits } => self.vhost_mut(index, *vhost)?.limits = *limits,
+            change => {
+                if let Admin::PermissionPut { vhost, .. } | Admin::TopicPermissionPut { vhost, .. } = change {
+                    self.vhost_mut(index, *vhost)?;
+                }
+                self.accounts.apply(index, change)?;
+            }
+        }
         Ok(())
     }
 
@@ -314,100 +337,24 @@ impl State {
         Ok(())
     }
 
-    fn unbind_destination(&mut self, destination: &Destination) {
-        for binding in self.by_destination.remove(destination).unwrap_or_default() {
-            if let Some(source) = self.exchanges.get_mut(&binding.source) {
-                source.unbind(&binding);
-            }
-        }
-    }
-
-    fn forget_destination(&mut self, binding: &Arc<Binding>) {
-        let left = self.by_destination.get_mut(&binding.destination).map(|bound| {
-            if let Some(place) = bound.iter().position(|other| Arc::ptr_eq(other, binding)) {
-                bound.swap_remove(place);
-            }
-            bound.len()
-        });
-        if left == Some(0) {
-            self.by_destination.remove(&binding.destination);
-        }
-    }
-
-    fn check_destination(&self, index: Index, destination: &Destination) -> Result<(), ApplyError> {
-        match destination {
-            Destination::Queue(queue) => self.queue(index, *queue).map(|_| ()),
-            Destination::Exchange(name) if self.exchanges.contains_key(name) => Ok(()),
-            Destination::Exchange(name) => Err(ApplyError::UnknownExchange { index, name: name.clone() }),
-        }
-    }
-
     fn queue(&self, index: Index, id: QueueId) -> Result<&Queue, ApplyError> {
         self.queues.get(&id).ok_or(ApplyError::UnknownQueue { index, queue: id })
     }
 
+    pub(crate) fn vhost_mut(&mut self, index: Index, id: VhostId) -> Result<&mut Vhost, ApplyError> {
+        self.vhosts.get_mut(id).ok_or(ApplyError::UnknownVhost { index, vhost: id })
+    }
+
     // ---- reading
 
+    /// Of a connection, or a queue.
+    pub(crate) fn vhost(&self, id: VhostId) -> &Vhost {
+        self.vhosts.get(id).expect("with a virtual host its queues are deleted and its connections closed")
+    }
+
     /// In no order.
-    pub(crate) fn bindings_to(&self, destination: &Destination) -> impl Iterator<Item = &Binding> {
-        self.by_destination.get(destination).into_iter().flatten().map(|binding| &**binding)
-    }
-
-    /// Exchanges that have a binding to `destination`, in order, each once.
-    pub(crate) fn sources_of(&self, destination: &Destination) -> Vec<ShortStr> {
-        let bound = self.by_destination.get(destination).into_iter().flatten();
-        let mut sources: Vec<_> = bound.map(|binding| binding.source.clone()).collect();
-        sources.sort();
-        sources.dedup();
-        sources
-    }
-
-    /// The queues that a message published to `exchange` reaches, in order, each once. Bindings from exchange to exchange are
-    /// followed, and where an exchange has none that takes it its alternate; each exchange is visited once, so cycles end.
-    pub(crate) fn route(&self, exchange: &ShortStr, message: &Routed<'_>) -> Vec<QueueId> {
-        if exchange.is_empty() && message.more_keys.is_empty() {
-            return self.names.get(message.routing_key).copied().into_iter().collect();
-        }
-        let mut targets = Vec::new();
-        let mut onward = Vec::new();
-        self.collect_matches(exchange, message, &mut targets, &mut onward);
-        let mut visited = 0;
-        while let Some(next) = onward.get(visited).cloned() {
-            visited += 1;
-            if next != *exchange {
-                self.collect_matches(&next, message, &mut targets, &mut onward);
-            }
-        }
-        if targets.len() > 1 {
-            targets.sort_unstable();
-            targets.dedup();
-        }
-        targets
-    }
-
-    fn collect_matches(
-        &self,
-        name: &ShortStr,
-        message: &Routed<'_>,
-        targets: &mut Vec<QueueId>,
-        onward: &mut Vec<ShortStr>,
-    ) {
-        if name.is_empty() {
-            return targets.extend(message.keys().filter_map(|key| self.names.get(key)));
-        }
-        let Some(exchange) = self.exchanges.get(name) else { return };
-        let mut taken = false;
-        exchange.for_each_match(message, |binding| {
-            taken = true;
-            match &binding.destination {
-                Destination::Queue(queue) => targets.push(*queue),
-                Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
-                Destination::Exchange(_) => {}
-            }
-        });
-        if let Some(alternate) = exchange.alternate().filter(|next| !taken && !onward.contains(next)) {
-            onward.push(alternate.clone());
-        }
+    pub(crate) fn bindings_to(&self, vhost: VhostId, destination: &Destination) -> impl Iterator<Item = &Binding> {
+        self.vhosts.get(vhost).into_iter().flat_map(move |vhost| vhost.bindings_to(destination))
     }
 
     /// A message is read back into a queue, if it is still there for somebody to ask for it.
@@ -419,7 +366,12 @@ impl State {
 
     pub(crate) fn assert_consistent(&self) {
         self.queues.values().for_each(Queue::assert_consistent);
-        assert_eq!(self.queues.len(), self.names.len(), "each queue has one name");
+        let names: usize = self.vhosts.iter().map(|vhost| vhost.names.len()).sum();
+        assert_eq!(self.queues.len(), names, "each queue has one name");
+        for queue in self.queues.values() {
+            let named = self.vhosts.get(queue.vhost).and_then(|vhost| vhost.names.get(&queue.spec.name));
+            assert_eq!(named, Some(&queue.id), "its virtual host knows it by its name");
+        }
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
         let limited = self.queues.values().filter(|queue| queue.limits.is_some()).count();
@@ -447,6 +399,8 @@ fn is_topology(record: &Record) -> bool {
             | Record::QueueDelete { .. }
             | Record::Bind(_)
             | Record::Unbind(_)
+            | Record::In { .. }
+            | Record::Admin(Admin::VhostCreate(_) | Admin::VhostDelete { .. })
     )
 }
 
@@ -455,15 +409,6 @@ pub(crate) fn detached_queue(spec: &QueueSpec) -> QueueSpec {
     QueueSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec }
 }
 
-fn detached_binding(binding: &Binding) -> Binding {
-    let destination = match &binding.destination {
-        Destination::Queue(queue) => Destination::Queue(*queue),
-        Destination::Exchange(name) => Destination::Exchange(name.detached()),
-    };
-    let (source, routing_key) = (binding.source.detached(), binding.routing_key.detached());
-    Binding { source, destination, routing_key, arguments: detached(&binding.arguments) }
-}
-
-fn detached(bytes: &bytes::Bytes) -> bytes::Bytes {
+pub(crate) fn detached(bytes: &bytes::Bytes) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(bytes)
 }

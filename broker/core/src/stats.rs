@@ -25,6 +25,7 @@ pub struct Stats {
 pub struct QueueStats {
     pub id: QueueId,
     pub name: ShortStr,
+    pub vhost: ShortStr,
     pub durable: bool,
     pub ready: usize,
     pub unacked: usize,
@@ -38,7 +39,7 @@ impl Core {
     pub fn stats(&self) -> Stats {
         Stats {
             queues: self.state.queues.len(),
-            exchanges: self.state.exchanges.len(),
+            exchanges: self.state.vhosts.iter().map(|vhost| vhost.exchanges.len()).sum(),
             messages_ready: self.state.queues.values().map(|queue| queue.ready()).sum(),
             messages_unacked: self.state.queues.values().map(|queue| queue.unacked()).sum(),
             message_bytes: self.state.tally.bytes(),
@@ -59,6 +60,7 @@ impl Core {
             .map(|queue| QueueStats {
                 id: queue.id,
                 name: queue.spec.name.clone(),
+                vhost: self.state.vhost(queue.vhost).name().clone(),
                 durable: queue.spec.durable,
                 ready: queue.ready(),
                 unacked: queue.unacked(),

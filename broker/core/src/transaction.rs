@@ -158,7 +158,8 @@ impl Core {
     pub(crate) fn commit_transaction(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
         if let Some(full) = self.find_full(origin) {
             // Nothing of it takes effect: it goes with the channel (T9).
-            return Err(error::precondition_failed(format!("tx.commit: {} is full", error::queue(&full.spec.name))));
+            let queue = error::queue(self.state.vhost(full.vhost).name(), &full.spec.name);
+            return Err(error::precondition_failed(format!("tx.commit: {queue} is full")));
         }
         let channel = self.channel_mut(origin);
         let was_at_limit = channel.is_at_limit();

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Core, EffectKind, Load, Outputs};
+use understudy_core::{
+    Account, ChannelId, Command, ConnectionId, ConnectionInfo, Core, EffectKind, GUEST, Load, Outputs,
+};
 use understudy_protocol::{
     ChannelId as Channel, End, Event, Method, MethodId, ReplyCode, ServerConnection, connection, sasl,
 };
@@ -153,11 +155,20 @@ impl Broker {
                     Ok(_) => client.server.accept_authentication(now),
                     Err(_) => client.server.refuse_authentication(now, "no"),
                 },
-                Event::Open { .. } => {
-                    let consumer_cancel_notify = client.server.client_capability("consumer_cancel_notify");
-                    self.core.connection_opened(id, ConnectionInfo { user: "guest".into(), consumer_cancel_notify });
-                    client.registered = true;
-                    client.server.open_connection(now);
+                Event::Open { virtual_host } => {
+                    let info = ConnectionInfo {
+                        user: GUEST.into(),
+                        account: Account::OpenGuest,
+                        vhost: virtual_host,
+                        consumer_cancel_notify: client.server.client_capability("consumer_cancel_notify"),
+                    };
+                    match self.core.connection_opened(id, info) {
+                        Ok(()) => {
+                            client.registered = true;
+                            client.server.open_connection(now);
+                        }
+                        Err(error) => client.server.close_connection(now, error.code, "no", MethodId::NONE),
+                    }
                 }
                 Event::ChannelOpen(channel) => {
                     self.core.handle(id, ChannelId(channel.0), Command::ChannelOpen, out);

@@ -23,10 +23,13 @@ pub(crate) struct Client {
 impl Node {
     pub fn handle_client(&mut self, event: ClientEvent) {
         match event {
-            ClientEvent::Opened { id, info, outbox } => match &self.role {
+            ClientEvent::Opened { id, info, outbox, answer } => match &self.role {
                 Role::Primary(role) if !role.isolated => {
-                    self.clients.insert(id, Client { outbox, waiting: Vec::new() });
-                    self.core.connection_opened(id, info);
+                    let opened = self.core.connection_opened(id, info);
+                    if opened.is_ok() {
+                        self.clients.insert(id, Client { outbox, waiting: Vec::new() });
+                    }
+                    _ = answer.send(opened); // who asked may have gone: its end comes as an event of its own
                 }
                 _ => _ = outbox.sender.send(Outgoing::Force(format!("{} is not the primary", self.me.name))),
             },
@@ -70,7 +73,8 @@ impl Node {
             if part_bytes > 0 {
                 self.note_part(id, part_bytes);
             }
-            if let Some(answer) = answer {
+            let is_refused = matches!(answer, Some(Outgoing::ChannelOpenOk(_))) && !self.core.has_channel(id, channel);
+            if let Some(answer) = answer.filter(|_| !is_refused) {
                 self.dispatch_effects(); // whatever the channel's number meant before goes out first
                 if let Some(client) = self.clients.get(&id) {
                     _ = client.outbox.sender.send(answer);

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::{Notify, mpsc, oneshot};
-use understudy_core::{BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Effect};
+use understudy_core::{
+    AdminCommand, AmqpError, BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Definitions, Effect,
+};
 use understudy_election::Stored;
 use understudy_record::{Alarms, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
-use crate::{CheckpointEvent, Installed, Recovered, Writer};
+use crate::{AdminOutcomes, AdminReply, CheckpointEvent, Installed, Recovered, Writer};
 
 #[derive(Debug)]
 pub enum ClientEvent {
@@ -17,6 +19,8 @@ pub enum ClientEvent {
         id: ConnectionId,
         info: ConnectionInfo,
         outbox: Outbox,
+        /// Whether it may: if not, it is not known here. Dropped without a word where the outbox says why.
+        answer: oneshot::Sender<Result<(), AmqpError>>,
     },
     Commands {
         id: ConnectionId,
@@ -227,6 +231,13 @@ pub enum ControlEvent {
         epoch: Epoch,
         to: Option<ReplicaName>,
         reply: oneshot::Sender<Result<(), String>>,
+    },
+    /// For the primary: all of them are carried out, and answered when they may be confirmed.
+    Administer(Vec<AdminCommand>, AdminReply<AdminOutcomes>),
+    /// `topology`: with exchanges, queues and bindings.
+    ReadDefinitions {
+        topology: bool,
+        reply: AdminReply<Definitions>,
     },
     /// There is no Lease, and this replica says that it is the primary of that epoch.
     Follow(Epoch, ReplicaName),

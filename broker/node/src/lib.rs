@@ -4,6 +4,7 @@
 //! be done goes through [`Surroundings`], and nothing here reads a clock, starts a thread or opens a socket. Channels of tokio are
 //! used as plain queues: nothing is awaited.
 
+mod administration;
 mod backup;
 mod checkpoint;
 mod checkpoint_worker;
@@ -23,6 +24,7 @@ mod status;
 mod surroundings;
 mod versions;
 
+pub use administration::{AdminOutcomes, AdminReply};
 pub use checkpoint::{CheckpointEvent, Installed};
 pub use checkpoint_worker::{Brakes, CheckpointId, CheckpointOrder, CheckpointWorker};
 pub use clients::cost as effect_cost;

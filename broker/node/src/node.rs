@@ -153,6 +153,10 @@ impl Node {
             Event::Control(ControlEvent::HandOver { epoch, to, reply }) => {
                 self.handle_hand_over(epoch, to, reply);
             }
+            Event::Control(ControlEvent::Administer(commands, reply)) => self.administer(commands, reply),
+            Event::Control(ControlEvent::ReadDefinitions { topology, reply }) => {
+                self.read_definitions(topology, reply);
+            }
             Event::Control(ControlEvent::Follow(epoch, primary)) => self.follow_unleased(epoch, primary),
             Event::Control(ControlEvent::Shutdown) => self.leave(),
             // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
@@ -281,6 +285,7 @@ impl Node {
             self.dispatch_effects(); // who does not read is known before more is handed out
             self.more_to_deliver = self.is_primary() && self.core.deliver(&mut self.out);
         }
+        self.publish_login();
         self.poll_keeper();
         self.dispatch_effects();
         self.order_loads();

@@ -15,6 +15,7 @@ use understudy_replication::{
     StreamId, SyncId,
 };
 
+use crate::administration::Administered;
 use crate::hand_over::HandOver;
 use crate::{BacklogReply, BacklogRequest, ChunkToSend, Flow, FollowerEvent, Node, Role, versions};
 
@@ -45,6 +46,9 @@ pub(crate) struct PrimaryRole {
     /// The record that every member must acknowledge before that blank Lease is written as the deleted one was.
     proof: Option<(Incarnation, Index)>,
     pub(crate) hand_over: Option<HandOver>,
+    pub(crate) administered: Administered,
+    /// Who may log in, as others have been told last.
+    pub(crate) login_version: Option<u64>,
 }
 
 /// A catch-up under way.
@@ -149,6 +153,8 @@ impl Node {
             trouble: None,
             proof: None,
             hand_over: None,
+            administered: Administered::default(),
+            login_version: None,
         }));
         tracing::info!(%epoch, %cluster_version, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_default_replication(self.config.replicate);
@@ -276,6 +282,7 @@ impl Node {
                         tracing::info!(%committed, "the epoch's start is committed");
                     }
                     self.core.handle_committed(committed, confirmable, &mut self.out);
+                    self.answer_administered();
                     self.release_uploads(committed);
                 }
                 PrimaryOutput::Demote { epoch } => {

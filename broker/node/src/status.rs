@@ -1,11 +1,12 @@
 //! What the core thread lets others see: a snapshot of itself, whether clients may publish, and where the primary is.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::watch;
+use understudy_core::Login;
 use understudy_election::Incarnation;
 use understudy_journal::Progress;
 use understudy_record::version::ClusterVersion;
@@ -154,6 +155,8 @@ pub struct Shared {
     pub flow: watch::Sender<Flow>,
     pub door: watch::Sender<Door>,
     pub usage: watch::Sender<Usage>,
+    /// Who may log in, as the primary's log says; on a backup it means nothing.
+    pub login: watch::Sender<Arc<Login>>,
     /// How far the reading of the log is.
     pub recovery: Progress,
     pub checkpoints: CheckpointCounts,
@@ -188,6 +191,7 @@ impl Shared {
             flow: watch::Sender::new(Flow::Open),
             door: watch::Sender::new(Door::Closed),
             usage: watch::Sender::new(Usage::default()),
+            login: watch::Sender::new(Arc::default()),
             recovery: Progress::default(),
             checkpoints: CheckpointCounts::default(),
             failure: Mutex::new(None),

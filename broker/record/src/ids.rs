@@ -98,6 +98,15 @@ impl Identity {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub Index);
 
+/// A virtual host's identity: the index of the record that created it. One created anew under an old name is another one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VhostId(pub Index);
+
+impl VhostId {
+    /// `/`, which exists without a record.
+    pub const DEFAULT: Self = Self(Index(0));
+}
+
 /// An AMQP short string: at most 255 bytes, any content. A view into the buffer it was read from; no allocation.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShortStr(Bytes);
@@ -237,6 +246,12 @@ impl fmt::Debug for ReplicaName {
 impl fmt::Display for ReplicaName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for VhostId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 

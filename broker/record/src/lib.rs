@@ -4,6 +4,7 @@
 //! replication carries the same frames unchanged. This crate decides nothing: it holds no state machine, opens no file,
 //! knows no clock and no AMQP grammar (properties and argument tables are raw bytes here).
 
+mod admin;
 mod alarms;
 mod body;
 mod cursor;
@@ -16,12 +17,15 @@ pub mod variant;
 pub mod version;
 mod wire;
 
+pub use admin::{
+    Admin, HashAlgorithm, PasswordHash, Permission, TopicPermission, UserLimits, UserSpec, VhostLimits, VhostSpec,
+};
 pub use alarms::{Alarms, Shortage};
 pub use body::{Body, Rope};
 pub use cursor::BacklogCursor;
 pub use frame::{FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, MAX_BODY_BYTES, MAX_META_BYTES, peek_header};
 pub use ids::{
-    Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId,
+    Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, VhostId,
 };
 pub use record::{
     BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,

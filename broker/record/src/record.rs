@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
+use crate::admin::{Admin, read_vhost, write_vhost};
 use crate::fields::{
     read_binding, read_exchange, read_held, read_message, read_parts, read_queue, read_replicate, read_settled,
     write_binding, write_exchange, write_held, write_message, write_parts, write_queue,
 };
 use crate::scrub::{StateDigest, read_digests, write_digests};
 use crate::wire::{Reader, Writer};
-use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr, StoreId};
+use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr, StoreId, VhostId, VhostSpec};
 
 /// One change of the broker's state. Everything a random choice, a clock or a policy decides is decided before the
 /// record is written: applying it needs nothing else.
@@ -117,6 +118,12 @@ pub enum Record {
     Scrub {
         digests: Vec<StateDigest>,
     },
+    /// A declare, a delete of an exchange, a bind or an unbind, in another virtual host than the default one.
+    In {
+        vhost: VhostId,
+        change: Box<Record>,
+    },
+    Admin(Admin),
     /// Changes nothing. Of a version that there is not, for tests of upgrades.
     #[cfg(feature = "made-up-version")]
     MadeUp {
@@ -173,6 +180,18 @@ pub enum BasePiece {
     Binding(Binding),
     /// The topology is whole; from here on live records and backlog may follow in any order.
     TopologyEnd,
+    /// A virtual host other than the default one.
+    Vhost {
+        id: VhostId,
+        spec: VhostSpec,
+    },
+    /// An exchange, a queue or a binding of such a virtual host, which came before.
+    In {
+        vhost: VhostId,
+        piece: Box<BasePiece>,
+    },
+    /// A user, what one may do, a limit: as the change that makes it.
+    Admin(Admin),
     /// The store of the primary whose epoch the sync point is in. In checkpoints only.
     Writer {
         store: StoreId,
@@ -349,6 +368,30 @@ impl Record {
     const EXCHANGE_DECLARE_AS: u8 = 28;
     const SCRUB: u8 = 29;
 
+    const IN_VHOST: u8 = 42;
+
+    /// A record of this tag may stand in a [`Self::In`].
+    const fn is_of_a_vhost(tag: u8) -> bool {
+        matches!(tag, 3 | 4 | 5 | 7 | 8 | Self::QUEUE_DECLARE_AS | Self::EXCHANGE_DECLARE_AS)
+    }
+
+    /// Itself, or what it changes in that virtual host.
+    pub fn in_vhost(&self) -> (VhostId, &Self) {
+        match self {
+            Self::In { vhost, change } => (*vhost, change),
+            record => (VhostId::DEFAULT, record),
+        }
+    }
+
+    /// The change in that virtual host, which is one of the kinds that [`Self::In`] names.
+    #[must_use]
+    pub fn within(self, vhost: VhostId) -> Self {
+        match vhost {
+            VhostId::DEFAULT => self,
+            vhost => Self::In { vhost, change: Box::new(self) },
+        }
+    }
+
     /// Whether [`Self::for_followers`] has something to say of a record with this tag.
     pub(crate) fn is_here(tag: u8) -> bool {
         (Self::FIRST_HERE..=Self::LAST_HERE).contains(&tag)
@@ -405,6 +448,8 @@ impl Record {
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
             Self::Scrub { digests } => write_digests(w.u8(Self::SCRUB), digests),
+            Self::In { vhost, change } => change.encode_meta(w.u8(Self::IN_VHOST).vhost(*vhost).0),
+            Self::Admin(change) => change.write(w),
             #[cfg(feature = "made-up-version")]
             Self::MadeUp { epoch } => _ = w.u8(Self::MADE_UP).u64(epoch.0),
         }
@@ -471,6 +516,11 @@ impl Record {
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
             Self::SCRUB => Self::Scrub { digests: read_digests(&mut r)? },
+            Self::IN_VHOST => {
+                let vhost = r.other_vhost(Self::is_of_a_vhost)?;
+                return Ok(Self::In { vhost, change: Box::new(Self::decode(r.0, body)?) });
+            }
+            tag if Admin::is_tag(tag) => Self::Admin(Admin::read(tag, &mut r)?),
             #[cfg(feature = "made-up-version")]
             Self::MADE_UP => Self::MadeUp { epoch: Epoch(r.u64()?) },
             tag => return Err(RecordError::UnknownTag { tag }),
@@ -485,6 +535,31 @@ impl BasePiece {
     pub(crate) const MESSAGE: u8 = 6;
     pub(crate) const PART: u8 = 10;
     pub(crate) const MESSAGE_IN_PARTS: u8 = 12;
+    const VHOST: u8 = 20;
+    const IN_VHOST: u8 = 21;
+    const ADMIN: u8 = 22;
+
+    /// A piece of this tag may stand in a [`Self::In`].
+    const fn is_of_a_vhost(tag: u8) -> bool {
+        matches!(tag, 2 | 3 | 4 | 13 | 14)
+    }
+
+    /// Itself, or what it says of that virtual host.
+    pub fn in_vhost(self) -> (VhostId, Self) {
+        match self {
+            Self::In { vhost, piece } => (vhost, *piece),
+            piece => (VhostId::DEFAULT, piece),
+        }
+    }
+
+    /// The piece of that virtual host, which is one of the kinds that [`Self::In`] names.
+    #[must_use]
+    pub fn within(self, vhost: VhostId) -> Self {
+        match vhost {
+            VhostId::DEFAULT => self,
+            vhost => Self::In { vhost, piece: Box::new(self) },
+        }
+    }
 
     /// Appends the meta part.
     pub fn encode_meta(&self, out: &mut BytesMut) {
@@ -498,6 +573,9 @@ impl BasePiece {
             }
             Self::Exchange(spec) => write_exchange(w, [2, 13], spec),
             Self::Queue { id, spec } => write_queue(w, [3, 14], Some(*id), spec),
+            Self::Vhost { id, spec } => write_vhost(w.u8(Self::VHOST).vhost(*id), spec),
+            Self::In { vhost, piece } => piece.encode_meta(w.u8(Self::IN_VHOST).vhost(*vhost).0),
+            Self::Admin(change) => change.write(w.u8(Self::ADMIN)),
             Self::Writer { store } => _ = w.u8(15).u128(store.0),
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
@@ -541,6 +619,15 @@ impl BasePiece {
             14 => {
                 let replicate = read_replicate(&mut r)?;
                 Self::Queue { id: r.queue()?, spec: read_queue(&mut r, replicate)? }
+            }
+            Self::VHOST => Self::Vhost { id: r.vhost()?, spec: read_vhost(&mut r)? },
+            Self::IN_VHOST => {
+                let vhost = r.other_vhost(Self::is_of_a_vhost)?;
+                return Ok(Self::In { vhost, piece: Box::new(Self::decode(r.0, body)?) });
+            }
+            Self::ADMIN => {
+                let tag = r.u8()?;
+                Self::Admin(Admin::read(tag, &mut r)?)
             }
             15 => Self::Writer { store: StoreId(r.u128()?) },
             4 => Self::Binding(read_binding(&mut r)?),

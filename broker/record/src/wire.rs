@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::record::RecordError;
-use crate::{Epoch, Identity, Index, Member, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId};
+use crate::{Epoch, Identity, Index, Member, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, VhostId};
 
 /// Reads fields from the front; every method refuses when the bytes run out.
 #[derive(Debug)]
@@ -81,6 +81,19 @@ impl Reader {
 
     pub(crate) fn queue(&mut self) -> Result<QueueId, RecordError> {
         self.index().map(QueueId)
+    }
+
+    /// A virtual host other than the default one, with something in it of which `may_follow` knows the tag.
+    pub(crate) fn other_vhost(&mut self, may_follow: impl FnOnce(u8) -> bool) -> Result<VhostId, RecordError> {
+        let vhost = self.vhost()?;
+        if vhost == VhostId::DEFAULT {
+            return Err(RecordError::Malformed { what: "virtual host", value: 0 });
+        }
+        match self.0.first() {
+            Some(tag) if may_follow(*tag) => Ok(vhost),
+            Some(tag) => Err(RecordError::Malformed { what: "kind in a virtual host", value: (*tag).into() }),
+            None => Err(RecordError::Short { needed: 1, left: 0 }),
+        }
     }
 
     pub(crate) fn indexes(&mut self) -> Result<Vec<Index>, RecordError> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rand::Rng;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, DeliveryTag, Effect, EffectKind, Publish};
 use understudy_node::{ClientEvent, Door, Outbox, Outgoing, Upload, effect_cost};
 use understudy_record::{Body, ShortStr};
@@ -133,8 +133,9 @@ impl World {
             outstanding: BTreeMap::new(),
             held: 0,
         });
-        let info = ConnectionInfo { user: "guest".into(), consumer_cancel_notify: true };
-        self.client_event(client, ClientEvent::Opened { id, info, outbox });
+        let info = ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() };
+        let (answer, _) = oneshot::channel(); // it may do everything
+        self.client_event(client, ClientEvent::Opened { id, info, outbox, answer });
         self.say(client, vec![Command::ChannelOpen, Command::ConfirmSelect { no_wait: true }]);
         let text = ShortStr::from_static;
         let mut topology: Vec<Command> = QUEUES.into_iter().map(declare).collect();

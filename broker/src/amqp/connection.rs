@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use understudy_core::{Command, ConnectionId, ConnectionInfo};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
+use understudy_core::{Account, Command, ConnectionId, ConnectionInfo};
 use understudy_protocol::{
     ChannelId, End, Event, Method, MethodId, ReplyCode, ServerConfig, ServerConnection, connection, sasl,
 };
@@ -73,6 +73,7 @@ pub(super) struct Connection {
     place: Option<OwnedSemaphorePermit>,
     /// Who has logged in.
     user: String,
+    account: Account,
     blocked: bool,
     ended: bool,
 }
@@ -104,6 +105,7 @@ impl Connection {
             registered: false,
             place: None,
             user: String::new(),
+            account: Account::default(),
             blocked: false,
             ended: false,
         }
@@ -334,16 +336,16 @@ impl Connection {
             self.amqp.logins.refuse(&self.peer, "", &error).await;
             return self.protocol.refuse_authentication(self.now(), &error);
         }
-        let (user, verified, reason) = match &self.peer.certificate_name {
+        let (user, account, reason) = match &self.peer.certificate_name {
             Some(name) if mechanism.as_bytes() == sasl::EXTERNAL.as_bytes() => {
-                (name.clone(), self.amqp.authenticator.knows(name), "no such user as the certificate's")
+                (name.clone(), self.amqp.authenticator.account_of(name), "no such user as the certificate's")
             }
             _ => match sasl::parse(mechanism.as_bytes(), &response) {
                 Ok(credentials) => {
                     let user = String::from_utf8_lossy(&credentials.user).into_owned();
                     // Without an answer the handshake runs out of time.
-                    let Some(verified) = self.verify(credentials).await else { return };
-                    (user, verified, "wrong user or password")
+                    let Some(account) = self.verify(credentials).await else { return };
+                    (user, account, "wrong user or password")
                 }
                 Err(error) => {
                     self.amqp.logins.refuse(&self.peer, "", &error.to_string()).await;
@@ -351,9 +353,9 @@ impl Connection {
                 }
             },
         };
-        if verified {
+        if let Some(account) = account {
             tracing::debug!(peer = %self.peer, %user, "logged in");
-            self.user = user;
+            (self.user, self.account) = (user, account);
             self.protocol.accept_authentication(self.now());
         } else {
             self.amqp.metrics.refused_logins.inc();
@@ -366,8 +368,9 @@ impl Connection {
         }
     }
 
-    /// A password that has to be hashed waits for its turn; `None` after as long as the handshake may take.
-    async fn verify(&self, credentials: sasl::Credentials) -> Option<bool> {
+    /// Where the user is known from, if the password is right. One that has to be hashed waits for its turn; `None` after as
+    /// long as the handshake may take.
+    async fn verify(&self, credentials: sasl::Credentials) -> Option<Option<Account>> {
         let authenticator = self.amqp.authenticator.clone();
         let sasl::Credentials { user, password } = credentials;
         if authenticator.is_quick(&user, &password) {
@@ -375,15 +378,10 @@ impl Connection {
         }
         let turn = tokio::time::timeout(self.amqp.options.handshake_timeout, self.amqp.logins.turn(&self.peer)).await;
         let _turn = turn.ok()?;
-        Some(tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await.unwrap_or(false))
+        Some(tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await.unwrap_or(None))
     }
 
     async fn open(&mut self, virtual_host: &understudy_record::ShortStr) {
-        if virtual_host.as_bytes() != b"/" {
-            let text = format!("vhost {virtual_host} not found");
-            let cause = understudy_protocol::connection::Open::ID;
-            return self.protocol.close_connection(self.now(), ReplyCode::NotAllowed, &text, cause);
-        }
         let Ok(place) = self.amqp.places.clone().try_acquire_owned() else {
             let text =
                 format!("connection refused: node connection limit ({}) is reached", self.amqp.options.max_connections);
@@ -393,12 +391,31 @@ impl Connection {
         self.place = Some(place);
         let info = ConnectionInfo {
             user: self.user.clone(),
+            account: self.account,
+            vhost: virtual_host.detached(),
             consumer_cancel_notify: self.protocol.client_capability("consumer_cancel_notify"),
         };
-        let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone() };
-        if self.amqp.clients.send(opened).await.is_ok() {
-            self.registered = true;
-            self.protocol.open_connection(self.now());
+        let (answer, answered) = oneshot::channel();
+        let opened = ClientEvent::Opened { id: self.id, info, outbox: self.outbox.clone(), answer };
+        if self.amqp.clients.send(opened).await.is_err() {
+            return;
+        }
+        match answered.await {
+            Ok(Ok(())) => {
+                self.registered = true;
+                self.protocol.open_connection(self.now());
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(peer = %self.peer, user = %self.user, "connection refused: {error}");
+                self.protocol.close_connection(
+                    self.now(),
+                    error.code,
+                    convert::bare(&error.text, error.code),
+                    connection::Open::ID,
+                );
+            }
+            // Not the primary, or no longer: its word stands in the outbox.
+            Err(_) => {}
         }
     }
 

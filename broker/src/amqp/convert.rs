@@ -248,7 +248,7 @@ fn cause(class: u16, method: u16) -> MethodId {
 }
 
 /// The text without the code's name, which the connection puts there itself.
-fn bare(text: &str, code: ReplyCode) -> &str {
+pub(super) fn bare(text: &str, code: ReplyCode) -> &str {
     text.strip_prefix(code.name()).and_then(|rest| rest.strip_prefix(" - ")).unwrap_or(text)
 }
 

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
-pub(crate) use auth::Authenticator;
+pub(crate) use auth::{Authenticator, check_hash};
 pub(crate) use connection::part;
 pub(crate) use login::{Failures, Logins};
 pub(crate) use peer::Peer;

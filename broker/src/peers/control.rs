@@ -13,8 +13,8 @@ use understudy_lease::LeaseStore;
 use understudy_proto as wire;
 use understudy_record::Epoch;
 
-use super::convert;
-use understudy_node::{ControlEvent, Event, LeaseEvent, Shared};
+use super::{administration, convert};
+use understudy_node::{AdminReply, ControlEvent, Event, LeaseEvent, Shared};
 
 /// Between two statuses at least, however fast things change: a watcher needs no more.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(10);
@@ -33,6 +33,7 @@ pub(crate) struct ControlService {
 
 #[tonic::async_trait]
 impl wire::control_server::Control for ControlService {
+    type ReadDefinitionsStream = Pin<Box<dyn Stream<Item = Result<wire::Definitions, Status>> + Send>>;
     type WatchStream = Pin<Box<dyn Stream<Item = Result<wire::Status, Status>> + Send>>;
 
     async fn watch(&self, request: Request<wire::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -91,9 +92,39 @@ impl wire::control_server::Control for ControlService {
         let primary = lease.holder().map(|holder| holder.name.to_string()).unwrap_or_default();
         Ok(Response::new(wire::HandOverReply { epoch: lease.epoch().0, primary }))
     }
+
+    async fn administer(
+        &self,
+        request: Request<wire::AdministerRequest>,
+    ) -> Result<Response<wire::AdministerReply>, Status> {
+        let mut commands = Vec::new();
+        let wrong = administration::commands(request.into_inner())?.into_iter();
+        let wrong = wrong.map(|command| command.map(|command| commands.push(command))).collect();
+        let outcomes = self.ask(|reply| ControlEvent::Administer(commands, reply)).await?;
+        Ok(Response::new(administration::outcomes(wrong, outcomes)))
+    }
+
+    async fn read_definitions(
+        &self,
+        request: Request<wire::ReadDefinitionsRequest>,
+    ) -> Result<Response<Self::ReadDefinitionsStream>, Status> {
+        let topology = request.into_inner().topology;
+        let definitions = self.ask(|reply| ControlEvent::ReadDefinitions { topology, reply }).await?;
+        let messages = administration::definitions(definitions).into_iter().map(Ok);
+        Ok(Response::new(Box::pin(futures::stream::iter(messages))))
+    }
 }
 
 impl ControlService {
+    /// A question to the core thread that only a primary answers.
+    async fn ask<T>(&self, event: impl FnOnce(AdminReply<T>) -> ControlEvent) -> Result<T, Status> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.events.send(Event::Control(event(reply))).await;
+        sent.map_err(|_| Status::unavailable("the broker is ending"))?;
+        let lost = |_| Status::unavailable("the primary has changed meanwhile: what was asked may have been done");
+        answer.await.map_err(lost)?.map_err(Status::failed_precondition)
+    }
+
     async fn read_lease(&self) -> Result<Option<Lease>, Status> {
         let seen = self.lease.read().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let lease = seen.lease().cloned();

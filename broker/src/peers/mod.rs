@@ -1,6 +1,7 @@
 //! The other replicas, over gRPC: what is served to them and to the operator, how this one follows, relays and asks.
 //! Wire types end here: everything inside speaks in domain types.
 
+mod administration;
 mod bandwidth;
 mod control;
 mod convert;

@@ -59,7 +59,14 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
     ),
     (
         "understudy",
-        &["understudy-bench", "understudy-election", "understudy-lease", "understudy-proto", "understudy-record"],
+        &[
+            "understudy-bench",
+            "understudy-election",
+            "understudy-lease",
+            "understudy-proto",
+            "understudy-protocol",
+            "understudy-record",
+        ],
         false,
     ),
     ("understudy-bench", &["understudy-journal", "understudy-protocol", "understudy-record"], false),

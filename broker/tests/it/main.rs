@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test's harness fails by panicking")]
 
+mod administration;
 mod alarms;
 mod arrows;
 mod bad_clients;

@@ -37,7 +37,9 @@ impl Desk {
     }
 
     pub(crate) fn connect(&mut self) {
-        self.core.connection_opened(CONNECTION, ConnectionInfo { user: String::new(), consumer_cancel_notify: true });
+        self.core
+            .connection_opened(CONNECTION, ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() })
+            .unwrap();
         self.say(Command::ChannelOpen);
     }
 

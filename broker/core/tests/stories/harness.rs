@@ -7,13 +7,14 @@ use std::fmt::Write;
 use bytes::Bytes;
 use expect_test::Expect;
 use understudy_core::{
-    ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind, LOAD_BYTES, LOAD_MESSAGES,
-    Load, Outputs, Publish,
+    Account, AdminCommand, ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind,
+    LOAD_BYTES, LOAD_MESSAGES, Load, Outputs, Publish, Refusal,
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, Identity, Index, Message, PartRef, Position, ProcessId, QueueId,
-    Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
+    Admin, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, Message, PartRef,
+    PasswordHash, Permission, Position, ProcessId, QueueId, Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
+    TopicPermission, UserSpec, VhostSpec,
 };
 
 pub(crate) struct Story {
@@ -81,7 +82,7 @@ pub(crate) fn uncommitted_story() -> Story {
 
 pub(crate) fn promoted(mut core: Core) -> Core {
     let mut out = Outputs::default();
-    core.set_cluster_version(2);
+    core.set_cluster_version(3);
     core.promote(&mut out);
     assert!(out.records.is_empty(), "nothing to clear up");
     core
@@ -138,14 +139,59 @@ impl Story {
     fn open(&mut self, connection: u64, channel: u16) {
         let mut out = Outputs::default();
         if !self.open.iter().any(|(open, _)| *open == connection) {
-            let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection != 9 };
-            self.core.connection_opened(ConnectionId(connection), info);
+            let consumer_cancel_notify = connection != 9;
+            let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify, ..ConnectionInfo::default() };
+            self.core.connection_opened(ConnectionId(connection), info).expect("it may do everything");
         }
         if !self.open.contains(&(connection, channel)) {
             self.core.handle(ConnectionId(connection), ChannelId(channel), Command::ChannelOpen, &mut out);
             self.open.push((connection, channel));
         }
         assert!(out.records.is_empty() && out.effects.is_empty(), "{out:?}");
+    }
+
+    /// A connection of that user, `+` before the name of one that only the shell knows.
+    pub(crate) fn enter(&mut self, connection: u64, user: &str, vhost: &str) -> &mut Self {
+        let (user, account) = match user.strip_prefix('+') {
+            Some(user) => (user, Account::Elsewhere),
+            None if user == "guest" => (user, Account::OpenGuest),
+            None => (user, Account::Recorded),
+        };
+        let info = ConnectionInfo { user: user.to_owned(), account, vhost: short(vhost), consumer_cancel_notify: true };
+        match self.core.connection_opened(ConnectionId(connection), info) {
+            Ok(()) => self.open.push((connection, 0)),
+            Err(error) => {
+                writeln!(
+                    self.text,
+                    "{connection} refused: {} {error} ({},{})",
+                    error.code.number(),
+                    error.class,
+                    error.method
+                )
+                .unwrap();
+            }
+        }
+        self
+    }
+
+    /// A step with a channel's opening, which may be refused.
+    pub(crate) fn open_channel(&mut self, connection: u64, channel: u16) -> &mut Self {
+        self.open.push((connection, channel));
+        self.say(connection, channel, [Command::ChannelOpen])
+    }
+
+    /// What an administrator asks for, in one step.
+    pub(crate) fn administer(&mut self, commands: impl IntoIterator<Item = AdminCommand>) -> &mut Self {
+        let mut out = Outputs::default();
+        for command in commands {
+            match self.core.administer(command, &mut out) {
+                Ok(true) => {}
+                Ok(false) => self.text += "as it was\n",
+                Err(Refusal::Differs(why)) => writeln!(self.text, "differs: {why}").unwrap(),
+                Err(Refusal::Refused(why)) => writeln!(self.text, "refused: {why}").unwrap(),
+            }
+        }
+        self.end_step(out)
     }
 
     /// One step with these commands.
@@ -479,7 +525,57 @@ pub(crate) fn epoch_start() -> Record {
     Record::EpochStart { primary, in_sync: Vec::new() }
 }
 
+// ---- what administrators ask for
+
+pub(crate) fn add_vhost(name: &str) -> AdminCommand {
+    AdminCommand::AddVhost(VhostSpec { name: short(name), description: String::new(), tags: Vec::new() })
+}
+
+pub(crate) fn delete_vhost(name: &str) -> AdminCommand {
+    AdminCommand::DeleteVhost { name: short(name) }
+}
+
+pub(crate) fn add_user(name: &str) -> AdminCommand {
+    let password = PasswordHash { algorithm: HashAlgorithm::Argon2id, text: format!("hash of {name}") };
+    AdminCommand::AddUser(UserSpec { name: short(name), password, tags: Vec::new() })
+}
+
+pub(crate) fn permit(user: &str, vhost: &str, [configure, write, read]: [&str; 3]) -> AdminCommand {
+    let permission = Permission { configure: configure.into(), write: write.into(), read: read.into() };
+    AdminCommand::SetPermission { user: short(user), vhost: short(vhost), permission }
+}
+
+pub(crate) fn permit_topics(user: &str, vhost: &str, exchange: &str, [write, read]: [&str; 2]) -> AdminCommand {
+    let permission = TopicPermission { write: write.into(), read: read.into() };
+    AdminCommand::SetTopicPermission { user: short(user), vhost: short(vhost), exchange: short(exchange), permission }
+}
+
 // ---- in words
+
+fn describe_admin(change: &Admin) -> String {
+    match change {
+        Admin::VhostCreate(spec) => format!("create vhost {}", spec.name),
+        Admin::VhostDelete { vhost } => format!("delete vhost @{vhost}"),
+        Admin::UserPut(spec) => format!("user {} {:?}", spec.name, spec.tags),
+        Admin::UserDelete { name } => format!("delete user {name}"),
+        Admin::PermissionPut { user, vhost, permission: Permission { configure, write, read } } => {
+            format!("permit {user} in @{vhost} '{configure}' '{write}' '{read}'")
+        }
+        Admin::PermissionDelete { user, vhost } => format!("forbid {user} in @{vhost}"),
+        Admin::TopicPermissionPut { user, vhost, exchange, permission: TopicPermission { write, read } } => {
+            format!("permit {user} topics of {exchange} in @{vhost} '{write}' '{read}'")
+        }
+        Admin::TopicPermissionDelete { user, vhost, exchange } => {
+            format!("free topics of {exchange} in @{vhost} for {user}")
+        }
+        Admin::VhostLimits { vhost, limits } => {
+            format!("limit @{vhost} to {:?} connections, {:?} queues", limits.max_connections, limits.max_queues)
+        }
+        Admin::UserLimits { user, limits } => {
+            format!("limit {user} to {:?} connections, {:?} channels", limits.max_connections, limits.max_channels)
+        }
+    }
+}
 
 pub(crate) fn describe_record(record: &Record) -> String {
     match record {
@@ -491,6 +587,8 @@ pub(crate) fn describe_record(record: &Record) -> String {
             format!("declare {} exchange {}{flags}{}", spec.kind.name(), spec.name, replication(spec.replicate))
         }
         Record::ExchangeDelete { name } => format!("delete exchange {name}"),
+        Record::In { vhost, change } => format!("in @{vhost}: {}", describe_record(change)),
+        Record::Admin(change) => describe_admin(change),
         Record::QueueDeclare(spec) => {
             let flags = [("durable", spec.durable), ("exclusive", spec.exclusive), ("auto-delete", spec.auto_delete)];
             // An exclusive one never is.

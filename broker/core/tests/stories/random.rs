@@ -8,8 +8,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
-    BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId, ConnectionInfo, Core,
-    DeliveryTag, EffectKind, Load, Outputs, Publish, ScrubPass,
+    Account, AdminCommand, BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId,
+    ConnectionInfo, Core, DeliveryTag, EffectKind, Limit, LimitOf, Load, Outputs, Publish, ScrubPass,
 };
 use understudy_protocol::FieldValue;
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
@@ -21,6 +21,7 @@ use crate::scrub::alter;
 enum Event {
     Say(u64, u16, Command),
     CloseConnection(u64),
+    Administer(AdminCommand),
     Writable(u64, bool),
     /// So many of the records that wait for their commit are committed.
     Commit(usize),
@@ -124,10 +125,29 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
+fn admin() -> impl Strategy<Value = AdminCommand> {
+    let pattern = || prop_oneof![4 => Just(".*"), 1 => Just("^(a|x|amq)"), 1 => Just("")];
+    let limit = (any::<bool>(), proptest::option::of(0..4_u64));
+    prop_oneof![
+        6 => Just(add_vhost("shop")),
+        2 => Just(delete_vhost("shop")),
+        4 => Just(add_user("anna")),
+        1 => Just(AdminCommand::DeleteUser { name: short("anna") }),
+        6 => (pattern(), pattern(), pattern()).prop_map(|(c, w, r)| permit("anna", "shop", [c, w, r])),
+        1 => Just(AdminCommand::ClearPermission { user: short("anna"), vhost: short("shop") }),
+        1 => pattern().prop_map(|write| permit_topics("anna", "shop", "y", [write, ""])),
+        1 => limit.prop_map(|(of_user, value)| match of_user {
+            true => AdminCommand::SetLimit { of: LimitOf::User(short("anna")), limit: Limit::MaxChannels, value },
+            false => AdminCommand::SetLimit { of: LimitOf::Vhost(short("shop")), limit: Limit::MaxQueues, value },
+        }),
+    ]
+}
+
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         40 => (1..4_u64, 1..3_u16, command()).prop_map(|(connection, channel, command)| Event::Say(connection, channel, command)),
         1 => (1..4_u64).prop_map(Event::CloseConnection),
+        6 => admin().prop_map(Event::Administer),
         1 => (1..4_u64, any::<bool>()).prop_map(|(connection, writable)| Event::Writable(connection, writable)),
         12 => (0..8_usize).prop_map(Event::Commit),
         12 => Just(Event::EndStep),
@@ -390,14 +410,30 @@ impl World {
                 }
                 let (id, channel) = (ConnectionId(connection), ChannelId(channel));
                 if self.core.stats().connections < 3 {
-                    let info = ConnectionInfo { user: "guest".to_owned(), consumer_cancel_notify: connection == 1 };
-                    (1..4).for_each(|id| {
-                        self.core.connection_closed(ConnectionId(id), &mut out);
-                        self.core.connection_opened(ConnectionId(id), info.clone());
-                    });
+                    let (user, consumer_cancel_notify) = ("guest".to_owned(), connection == 1);
+                    let info = ConnectionInfo { user, consumer_cancel_notify, ..ConnectionInfo::default() };
+                    let of_shop = ConnectionInfo {
+                        user: "anna".to_owned(),
+                        account: Account::Recorded,
+                        vhost: short("shop"),
+                        consumer_cancel_notify,
+                    };
+                    for id in (1..4).map(ConnectionId) {
+                        self.core.connection_closed(id, &mut out);
+                        let is_in = id.0 > 1 && self.core.connection_opened(id, of_shop.clone()).is_ok();
+                        if !is_in {
+                            self.core.connection_opened(id, info.clone()).unwrap();
+                        }
+                    }
                 }
                 self.core.handle(id, channel, Command::ChannelOpen, &mut out);
                 self.core.handle(id, channel, command, &mut out);
+            }
+            Event::Administer(command) => {
+                let before = self.core.last_index();
+                if let Ok(false) | Err(_) = self.core.administer(command, &mut out) {
+                    assert_eq!(self.core.last_index(), before, "nothing was changed");
+                }
             }
             Event::CloseConnection(connection) => self.core.connection_closed(ConnectionId(connection), &mut out),
             Event::Writable(connection, writable) => {
@@ -664,7 +700,7 @@ proptest! {
     ) {
         let mut core = promoted(Core::new(1));
         let (id, channel, mut out) = (ConnectionId(1), ChannelId(1), Outputs::default());
-        core.connection_opened(id, ConnectionInfo { user: String::new(), consumer_cancel_notify: true });
+        core.connection_opened(id, ConnectionInfo { consumer_cancel_notify: true, ..ConnectionInfo::default() }).unwrap();
         for command in [Command::ChannelOpen, select(), declare("a", "")] {
             core.handle(id, channel, command, &mut out);
         }

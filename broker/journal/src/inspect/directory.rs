@@ -290,12 +290,15 @@ fn read_checkpoint(
 impl CheckpointSeen {
     fn count(&mut self, piece: &BasePiece, census: &mut Census) {
         match piece {
+            BasePiece::In { piece, .. } => self.count(piece, census),
             BasePiece::Exchange(_) => self.exchanges += 1,
             BasePiece::Queue { .. } => self.queues += 1,
             BasePiece::Binding(_) => self.bindings += 1,
             BasePiece::Held { messages, .. } => messages.iter().for_each(|message| census.count(message)),
             BasePiece::Parts { message, parts } => census.count_parts(*message, parts),
             BasePiece::Start { .. }
+            | BasePiece::Vhost { .. }
+            | BasePiece::Admin(_)
             | BasePiece::TopologyEnd
             | BasePiece::Writer { .. }
             | BasePiece::Message { .. }

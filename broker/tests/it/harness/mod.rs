@@ -4,6 +4,7 @@
 mod broker;
 mod client;
 mod cluster;
+mod command_line;
 mod control;
 mod ledger;
 mod pki;

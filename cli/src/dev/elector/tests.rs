@@ -31,6 +31,7 @@ struct Script {
 
 #[tonic::async_trait]
 impl Control for Script {
+    type ReadDefinitionsStream = Pin<Box<dyn Stream<Item = Result<proto::Definitions, Status>> + Send>>;
     type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::Status, Status>> + Send>>;
 
     async fn watch(&self, _: Request<proto::WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
@@ -47,6 +48,20 @@ impl Control for Script {
     }
 
     async fn hand_over(&self, _: Request<proto::HandOverRequest>) -> Result<Response<proto::HandOverReply>, Status> {
+        Err(Status::unimplemented("not in this script"))
+    }
+
+    async fn administer(
+        &self,
+        _: Request<proto::AdministerRequest>,
+    ) -> Result<Response<proto::AdministerReply>, Status> {
+        Err(Status::unimplemented("not in this script"))
+    }
+
+    async fn read_definitions(
+        &self,
+        _: Request<proto::ReadDefinitionsRequest>,
+    ) -> Result<Response<Self::ReadDefinitionsStream>, Status> {
         Err(Status::unimplemented("not in this script"))
     }
 }

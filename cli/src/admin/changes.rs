@@ -1,0 +1,117 @@
+//! The changes that the words of a command line ask for. Passwords are hashed here: no broker ever sees one that is set.
+
+use anyhow::{anyhow, ensure};
+use argon2::Argon2;
+use argon2::password_hash::{PasswordHasher, SaltString};
+use understudy_proto::admin_change::Change;
+use understudy_proto::{
+    HashAlgorithm, Limit, LimitChange, PermissionDefinition, TopicPermissionDefinition, UserDefinition,
+    VhostDefinition, limit_change::Of,
+};
+
+use crate::arguments::{LimitName, LimitOf};
+
+pub(super) fn add_vhost(name: String, description: String, tags: Vec<String>) -> Change {
+    Change::AddVhost(VhostDefinition { name, description, tags, ..VhostDefinition::default() })
+}
+
+pub(super) fn user(name: String, password: &str, tags: Vec<String>) -> anyhow::Result<UserDefinition> {
+    let (algorithm, password_hash) = (HashAlgorithm::Argon2id.into(), hash(password)?);
+    Ok(UserDefinition { name, algorithm, password_hash, tags, ..UserDefinition::default() })
+}
+
+/// With argon2id, in PHC form, and a new salt each time.
+pub(super) fn hash(password: &str) -> anyhow::Result<String> {
+    let salt = SaltString::encode_b64(&rand::random::<[u8; 16]>());
+    let salt = salt.map_err(|error| anyhow!("no salt for the password: {error}"))?;
+    let hash = Argon2::default().hash_password(password.as_bytes(), &salt);
+    Ok(hash.map_err(|error| anyhow!("the password cannot be hashed: {error}"))?.to_string())
+}
+
+pub(super) fn set_tags(name: String, tags: Vec<String>) -> Change {
+    let algorithm = HashAlgorithm::Argon2id.into();
+    Change::SetTags(UserDefinition { name, algorithm, tags, ..UserDefinition::default() })
+}
+
+/// `topic`: the exchange.
+pub(super) fn set_permission(
+    user: String,
+    vhost: String,
+    topic: Option<String>,
+    patterns: Vec<String>,
+) -> anyhow::Result<Change> {
+    let mut patterns = patterns.into_iter();
+    let (first, second, third) = (patterns.next(), patterns.next(), patterns.next());
+    match (topic, first, second, third) {
+        (None, Some(configure), Some(write), Some(read)) => {
+            Ok(Change::SetPermission(PermissionDefinition { user, vhost, configure, write, read }))
+        }
+        (Some(exchange), Some(write), Some(read), None) => Ok(Change::SetTopicPermission(TopicPermissionDefinition {
+            user,
+            vhost,
+            exchange: exchange.into_bytes().into(),
+            write,
+            read,
+        })),
+        (topic, ..) => {
+            ensure!(topic.is_some(), "three patterns are needed: what it may configure, write to and read from");
+            Err(anyhow!("with --topic two patterns are needed: which routing keys it may write and read"))
+        }
+    }
+}
+
+/// `topic`: the exchange, or all with an empty one.
+pub(super) fn clear_permission(user: String, vhost: String, topic: Option<String>) -> Change {
+    match topic {
+        None => Change::ClearPermission(PermissionDefinition { user, vhost, ..PermissionDefinition::default() }),
+        Some(exchange) => Change::ClearTopicPermission(TopicPermissionDefinition {
+            user,
+            vhost,
+            exchange: exchange.into_bytes().into(),
+            ..TopicPermissionDefinition::default()
+        }),
+    }
+}
+
+pub(super) fn set_limit(of: &LimitOf, name: LimitName, value: Option<u64>) -> Change {
+    let of = match (&of.vhost, &of.user) {
+        (Some(vhost), _) => Some(Of::Vhost(vhost.clone())),
+        (None, user) => user.clone().map(Of::User),
+    };
+    let limit = match name {
+        LimitName::MaxConnections => Limit::MaxConnections,
+        LimitName::MaxQueues => Limit::MaxQueues,
+        LimitName::MaxChannels => Limit::MaxChannels,
+    };
+    Change::SetLimit(LimitChange { limit: limit.into(), value, of })
+}
+
+#[cfg(test)]
+mod tests {
+    use argon2::PasswordVerifier;
+    use argon2::password_hash::PasswordHash;
+
+    use super::*;
+
+    #[test]
+    fn a_password_is_hashed_anew_each_time_and_verifies() {
+        let (one, other) = (hash("secret").unwrap(), hash("secret").unwrap());
+        assert_ne!(one, other);
+        let verify = |password: &str| {
+            Argon2::default().verify_password(password.as_bytes(), &PasswordHash::new(&one).unwrap()).is_ok()
+        };
+        assert!(verify("secret") && !verify("Secret"));
+    }
+
+    #[test]
+    fn as_many_patterns_as_are_needed() {
+        let set = |topic: Option<&str>, patterns: &[&str]| {
+            let patterns = patterns.iter().map(|text| (*text).to_owned()).collect();
+            set_permission("anna".into(), "/".into(), topic.map(str::to_owned), patterns)
+        };
+        assert!(matches!(set(None, &["a", "b", "c"]), Ok(Change::SetPermission(_))));
+        assert!(matches!(set(Some("amq.topic"), &["a", "b"]), Ok(Change::SetTopicPermission(_))));
+        assert!(set(None, &["a", "b"]).unwrap_err().to_string().contains("three"));
+        assert!(set(Some("x"), &["a", "b", "c"]).unwrap_err().to_string().contains("two"));
+    }
+}

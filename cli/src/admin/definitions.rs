@@ -1,0 +1,597 @@
+//! RabbitMQ's file of definitions, read and written. What is in it becomes changes, in an order in which each finds what it
+//! needs; of every entry that is none, or not yet, a line says so. What the broker makes of each change is the broker's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use understudy_proto::admin_change::Change;
+use understudy_proto::admin_outcome::Kind;
+use understudy_proto::limit_change::Of;
+use understudy_proto::{
+    AdminChange, AdminOutcome, BindingDefinition, Definitions, ExchangeDefinition, HashAlgorithm, Limit, LimitChange,
+    PermissionDefinition, QueueDefinition, TopicPermissionDefinition, UserDefinition, VhostDefinition,
+};
+
+use super::changes::hash;
+use super::json::{from_arguments, to_arguments};
+
+/// Of an argon2id hash, which RabbitMQ does not know.
+const OWN_ALGORITHM: &str = "understudy_argon2id";
+const SHA256: &str = "rabbit_password_hashing_sha256";
+const SHA512: &str = "rabbit_password_hashing_sha512";
+
+/// Sections that say something of the file, or of the broker that wrote it.
+const ABOUT: [&str; 9] = [
+    "rabbit_version",
+    "rabbitmq_version",
+    "rabbitmq_definition_format",
+    "product_name",
+    "product_version",
+    "original_cluster_name",
+    "original_vhost_name",
+    "explanation",
+    "metadata",
+];
+
+/// What a file asks for.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Each with what it is of.
+    changes: Vec<(String, Change)>,
+    not_taken: Vec<String>,
+}
+
+/// What became of it.
+#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    changed: usize,
+    unchanged: usize,
+    /// They exist, are something else, and stay so.
+    differs: Vec<String>,
+    refused: Vec<String>,
+    /// Entries that say something which there is not here, or not yet.
+    not_taken: Vec<String>,
+}
+
+#[derive(Deserialize)]
+struct VhostEntry {
+    name: String,
+    #[serde(default)]
+    description: Option<String>,
+    #[serde(default)]
+    tags: Value,
+    #[serde(default)]
+    metadata: Map<String, Value>,
+    #[serde(default)]
+    limits: Value,
+}
+
+#[derive(Deserialize)]
+struct UserEntry {
+    name: String,
+    #[serde(default)]
+    password_hash: Option<String>,
+    #[serde(default)]
+    password: Option<String>,
+    #[serde(default)]
+    hashing_algorithm: Option<String>,
+    #[serde(default)]
+    tags: Value,
+    #[serde(default)]
+    limits: Value,
+}
+
+#[derive(Deserialize)]
+struct PermissionEntry {
+    user: String,
+    vhost: Option<String>,
+    configure: String,
+    write: String,
+    read: String,
+}
+
+#[derive(Deserialize)]
+struct TopicPermissionEntry {
+    user: String,
+    vhost: Option<String>,
+    exchange: String,
+    write: String,
+    read: String,
+}
+
+#[derive(Deserialize)]
+struct ExchangeEntry {
+    name: String,
+    vhost: Option<String>,
+    r#type: String,
+    #[serde(default)]
+    durable: bool,
+    #[serde(default)]
+    auto_delete: bool,
+    #[serde(default)]
+    internal: bool,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct QueueEntry {
+    name: String,
+    vhost: Option<String>,
+    #[serde(default)]
+    durable: bool,
+    #[serde(default)]
+    auto_delete: bool,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct BindingEntry {
+    source: String,
+    vhost: Option<String>,
+    destination: String,
+    destination_type: String,
+    #[serde(default)]
+    routing_key: String,
+    #[serde(default)]
+    arguments: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+struct NamedEntry {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    component: Option<String>,
+    vhost: Option<String>,
+    #[serde(default)]
+    value: Value,
+}
+
+/// `vhost`: of entries that do not say, in a file of one virtual host. `has_open_guest`: there is a user `guest` that nobody
+/// has made, which ends when the file brings users.
+///
+/// # Errors
+/// If it is no file of definitions at all.
+pub(super) fn plan(text: &[u8], vhost: &str, has_open_guest: bool) -> anyhow::Result<Plan> {
+    let mut sections: Map<String, Value> = serde_json::from_slice(text)?;
+    let mut plan = Plan::default();
+    // In this order: users after virtual hosts, what users may do after both, bindings last.
+    plan.section(&mut sections, "vhosts", |plan, entry: VhostEntry| plan.vhost(entry));
+    let before = plan.changes.len();
+    plan.section(&mut sections, "users", |plan, entry: UserEntry| plan.user(entry));
+    let users = plan.changes[before..].iter().any(|(_, change)| matches!(change, Change::PutUser(_)));
+    let guest = |change: &Change| matches!(change, Change::PutUser(user) if user.name == "guest");
+    if users && has_open_guest && !plan.changes.iter().any(|(_, change)| guest(change)) {
+        plan.push(
+            "user 'guest' with the password 'guest', which ends with the first users",
+            Change::DeleteUser("guest".into()),
+        );
+    }
+    plan.section(&mut sections, "permissions", |plan, entry: PermissionEntry| {
+        let PermissionEntry { user, vhost: of, configure, write, read } = entry;
+        let vhost = of.unwrap_or_else(|| vhost.to_owned());
+        let what = format!("permission of user '{user}' in vhost '{vhost}'");
+        plan.push(what, Change::SetPermission(PermissionDefinition { user, vhost, configure, write, read }));
+        Ok(())
+    });
+    plan.section(&mut sections, "topic_permissions", |plan, entry: TopicPermissionEntry| {
+        let TopicPermissionEntry { user, vhost: of, exchange, write, read } = entry;
+        let vhost = of.unwrap_or_else(|| vhost.to_owned());
+        let what = format!("topic permission of user '{user}' in vhost '{vhost}' at exchange '{exchange}'");
+        let exchange = exchange.into_bytes().into();
+        plan.push(what, Change::SetTopicPermission(TopicPermissionDefinition { user, vhost, exchange, write, read }));
+        Ok(())
+    });
+    plan.section(&mut sections, "parameters", |plan, entry: NamedEntry| {
+        let component = entry.component.unwrap_or_default();
+        let of = entry.vhost.unwrap_or_else(|| vhost.to_owned());
+        if component == "vhost-limits" {
+            return plan.limits(&Of::Vhost(of), &entry.value);
+        }
+        Err(format!("parameter '{}' of component '{component}' in vhost '{of}': not supported yet", entry.name))
+    });
+    plan.section(&mut sections, "global_parameters", |_, entry: NamedEntry| {
+        Err(format!("global parameter '{}': not supported yet", entry.name))
+    });
+    plan.section(&mut sections, "policies", |_, entry: NamedEntry| {
+        let of = entry.vhost.unwrap_or_else(|| vhost.to_owned());
+        Err(format!("policy '{}' in vhost '{of}': not supported yet", entry.name))
+    });
+    plan.section(&mut sections, "exchanges", |plan, entry: ExchangeEntry| plan.exchange(vhost, entry));
+    plan.section(&mut sections, "queues", |plan, entry: QueueEntry| plan.queue(vhost, entry));
+    plan.section(&mut sections, "bindings", |plan, entry: BindingEntry| plan.binding(vhost, entry));
+    for (name, _) in sections.into_iter().filter(|(name, _)| !ABOUT.contains(&name.as_str())) {
+        plan.not_taken.push(format!("section '{name}': not known here"));
+    }
+    Ok(plan)
+}
+
+impl Plan {
+    fn push(&mut self, what: impl Into<String>, change: Change) {
+        self.changes.push((what.into(), change));
+    }
+
+    /// Each entry of a section that is there.
+    fn section<T: for<'a> Deserialize<'a>>(
+        &mut self,
+        sections: &mut Map<String, Value>,
+        name: &str,
+        take: impl Fn(&mut Self, T) -> Result<(), String>,
+    ) {
+        let entries = match sections.remove(name) {
+            None => return,
+            Some(Value::Array(entries)) => entries,
+            Some(_) => return self.not_taken.push(format!("section '{name}': no list")),
+        };
+        for entry in entries {
+            let taken = match serde_json::from_value(entry.clone()) {
+                Ok(entry) => take(self, entry),
+                Err(error) => Err(format!("an entry of '{name}' that makes no sense ({error}): {entry}")),
+            };
+            if let Err(why) = taken {
+                self.not_taken.push(why);
+            }
+        }
+    }
+
+    fn vhost(&mut self, entry: VhostEntry) -> Result<(), String> {
+        let VhostEntry { name, description, tags, mut metadata, limits } = entry;
+        let described = metadata.remove("description").and_then(|text| text.as_str().map(str::to_owned));
+        let description = description.or(described).unwrap_or_default();
+        let tags = if tags.is_null() { metadata.remove("tags").unwrap_or_default() } else { tags };
+        let tags = tags_of(&tags);
+        let vhost = VhostDefinition { name: name.clone(), description, tags, ..VhostDefinition::default() };
+        self.push(format!("vhost '{name}'"), Change::AddVhost(vhost));
+        self.limits(&Of::Vhost(name), &limits)
+    }
+
+    fn user(&mut self, entry: UserEntry) -> Result<(), String> {
+        let UserEntry { name, password_hash, password, hashing_algorithm, tags, limits } = entry;
+        let not_taken = |why: &str| Err(format!("user '{name}': {why}"));
+        let (algorithm, password_hash) = match (password_hash, password, hashing_algorithm.as_deref()) {
+            (Some(hash), _, None | Some(SHA256)) => (HashAlgorithm::RabbitSha256, hash),
+            (Some(hash), _, Some(SHA512)) => (HashAlgorithm::RabbitSha512, hash),
+            (Some(hash), _, Some(OWN_ALGORITHM)) => (HashAlgorithm::Argon2id, hash),
+            (Some(_), _, Some(other)) => return not_taken(&format!("passwords cannot be verified by {other}")),
+            (None, Some(password), _) => match hash(&password) {
+                Ok(hash) => (HashAlgorithm::Argon2id, hash),
+                Err(error) => return not_taken(&error.to_string()),
+            },
+            (None, None, _) => (HashAlgorithm::Argon2id, String::new()),
+        };
+        let user = UserDefinition {
+            name: name.clone(),
+            algorithm: algorithm.into(),
+            password_hash,
+            tags: tags_of(&tags),
+            ..UserDefinition::default()
+        };
+        self.push(format!("user '{name}'"), Change::PutUser(user));
+        self.limits(&Of::User(name), &limits)
+    }
+
+    /// As an object, or as a list of pairs. A negative one is none.
+    fn limits(&mut self, of: &Of, limits: &Value) -> Result<(), String> {
+        let what = match of {
+            Of::Vhost(name) => format!("vhost '{name}'"),
+            Of::User(name) => format!("user '{name}'"),
+        };
+        let pairs: Vec<(String, Value)> = match limits {
+            Value::Null => Vec::new(),
+            Value::Object(limits) => limits.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
+            Value::Array(limits) => {
+                let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.clone()));
+                let pairs: Option<_> = limits.iter().map(pair).collect();
+                pairs.ok_or_else(|| format!("limits of {what}: no list of pairs: {limits:?}"))?
+            }
+            other => return Err(format!("limits of {what}: {other}")),
+        };
+        for (name, value) in pairs {
+            let limit = match name.as_str() {
+                "max-connections" => Limit::MaxConnections,
+                "max-queues" => Limit::MaxQueues,
+                "max-channels" => Limit::MaxChannels,
+                _ => {
+                    self.not_taken.push(format!("limit {name} of {what}: not known here"));
+                    continue;
+                }
+            };
+            let value = value.as_i64().ok_or_else(|| format!("limit {name} of {what}: no number: {value}"))?;
+            let change = LimitChange { limit: limit.into(), value: u64::try_from(value).ok(), of: Some(of.clone()) };
+            self.push(format!("{name} of {what}"), Change::SetLimit(change));
+        }
+        Ok(())
+    }
+
+    fn exchange(&mut self, vhost: &str, entry: ExchangeEntry) -> Result<(), String> {
+        let vhost = entry.vhost.unwrap_or_else(|| vhost.to_owned());
+        let what = format!("exchange '{}' in vhost '{vhost}'", entry.name);
+        let arguments = to_arguments(&entry.arguments).map_err(|why| format!("{what}: {why}"))?;
+        let ExchangeEntry { name, r#type, durable, auto_delete, internal, .. } = entry;
+        let name = name.into_bytes().into();
+        self.push(
+            what,
+            Change::DeclareExchange(ExchangeDefinition {
+                vhost,
+                name,
+                r#type,
+                durable,
+                auto_delete,
+                internal,
+                arguments,
+            }),
+        );
+        Ok(())
+    }
+
+    fn queue(&mut self, vhost: &str, entry: QueueEntry) -> Result<(), String> {
+        let vhost = entry.vhost.unwrap_or_else(|| vhost.to_owned());
+        let what = format!("queue '{}' in vhost '{vhost}'", entry.name);
+        if entry.name.starts_with("amq.") {
+            return Err(format!("{what}: a name that a broker has given to a client of its own"));
+        }
+        let arguments = to_arguments(&entry.arguments).map_err(|why| format!("{what}: {why}"))?;
+        let QueueEntry { name, durable, auto_delete, .. } = entry;
+        let name = name.into_bytes().into();
+        self.push(what, Change::DeclareQueue(QueueDefinition { vhost, name, durable, auto_delete, arguments }));
+        Ok(())
+    }
+
+    fn binding(&mut self, vhost: &str, entry: BindingEntry) -> Result<(), String> {
+        let vhost = entry.vhost.unwrap_or_else(|| vhost.to_owned());
+        let BindingEntry { source, destination, destination_type, routing_key, arguments, .. } = entry;
+        let what = format!(
+            "binding of {destination_type} '{destination}' to exchange '{source}' by '{routing_key}' in vhost '{vhost}'"
+        );
+        let to_queue = match destination_type.as_str() {
+            "queue" => true,
+            "exchange" => false,
+            _ => return Err(format!("{what}: no queue and no exchange")),
+        };
+        if to_queue && destination.starts_with("amq.") {
+            return Err(format!("{what}: a name that a broker has given to a client of its own"));
+        }
+        let arguments = to_arguments(&arguments).map_err(|why| format!("{what}: {why}"))?;
+        self.push(
+            what,
+            Change::Bind(BindingDefinition {
+                vhost,
+                source: source.into_bytes().into(),
+                destination: destination.into_bytes().into(),
+                to_queue,
+                routing_key: routing_key.into_bytes().into(),
+                arguments,
+            }),
+        );
+        Ok(())
+    }
+
+    pub(super) fn changes(&self) -> Vec<AdminChange> {
+        self.changes.iter().map(|(_, change)| AdminChange { change: Some(change.clone()) }).collect()
+    }
+
+    /// `outcomes`: of the changes, in their order.
+    pub(super) fn report(self, outcomes: Vec<AdminOutcome>) -> Report {
+        let mut report = Report { not_taken: self.not_taken, ..Report::default() };
+        for ((what, _), outcome) in self.changes.into_iter().zip(outcomes) {
+            match outcome.kind() {
+                Kind::Changed => report.changed += 1,
+                Kind::Unchanged => report.unchanged += 1,
+                Kind::Differs => report.differs.push(format!("{what}: {}", outcome.why)),
+                Kind::Refused | Kind::Unspecified => report.refused.push(format!("{what}: {}", outcome.why)),
+            }
+        }
+        report
+    }
+}
+
+/// A list, or a text with commas, as older versions have it.
+fn tags_of(tags: &Value) -> Vec<String> {
+    let texts: Vec<&str> = match tags {
+        Value::Array(tags) => tags.iter().filter_map(Value::as_str).collect(),
+        Value::String(tags) => tags.split(',').collect(),
+        _ => Vec::new(),
+    };
+    texts.into_iter().map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
+}
+
+impl Report {
+    pub(super) fn is_clean(&self) -> bool {
+        self.differs.is_empty() && self.refused.is_empty()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = [("differs", &self.differs), ("refused", &self.refused), ("not taken", &self.not_taken)];
+        for (what, lines) in parts {
+            lines.iter().try_for_each(|line| writeln!(f, "{what}: {line}"))?;
+        }
+        let [differ, refused, not_taken] = parts.map(|(_, lines)| lines.len());
+        let Self { changed, unchanged, .. } = self;
+        writeln!(
+            f,
+            "{changed} changed, {unchanged} as they were, {differ} differ, {refused} refused, {not_taken} not taken"
+        )
+    }
+}
+
+/// In RabbitMQ's format.
+pub(super) fn export(definitions: Definitions) -> Value {
+    let text = |octets: &bytes::Bytes| String::from_utf8_lossy(octets).into_owned();
+    let limits = |limits: &[(&str, Option<u64>)]| {
+        limits.iter().filter_map(|(name, value)| Some(((*name).to_owned(), json!((*value)?)))).collect::<Map<_, _>>()
+    };
+    let Definitions { vhosts, users, permissions, topic_permissions, exchanges, queues, bindings, .. } = definitions;
+    let vhost_limits = |vhost: &VhostDefinition| {
+        limits(&[("max-connections", vhost.max_connections), ("max-queues", vhost.max_queues)])
+    };
+    let parameters = vhosts.iter().filter(|vhost| !vhost_limits(vhost).is_empty()).map(|vhost| {
+        json!({"component": "vhost-limits", "name": "limits", "vhost": vhost.name, "value": vhost_limits(vhost)})
+    });
+    let vhosts_json = vhosts.iter().map(|vhost| {
+        let limits: Vec<Value> = vhost_limits(vhost).into_iter().map(|(name, value)| json!([name, value])).collect();
+        let metadata = json!({"description": vhost.description, "tags": vhost.tags});
+        json!({"name": vhost.name, "limits": limits, "metadata": metadata})
+    });
+    let users = users.iter().map(|user| {
+        let algorithm = match user.algorithm() {
+            HashAlgorithm::RabbitSha256 => SHA256,
+            HashAlgorithm::RabbitSha512 => SHA512,
+            HashAlgorithm::Argon2id | HashAlgorithm::Unspecified => OWN_ALGORITHM,
+        };
+        json!({
+            "name": user.name, "password_hash": user.password_hash, "hashing_algorithm": algorithm, "tags": user.tags,
+            "limits": limits(&[("max-connections", user.max_connections), ("max-channels", user.max_channels)]),
+        })
+    });
+    let permissions = permissions.iter().map(
+        |it| json!({"user": it.user, "vhost": it.vhost, "configure": it.configure, "write": it.write, "read": it.read}),
+    );
+    let topic_permissions = topic_permissions.iter().map(|it| {
+        json!({
+            "user": it.user, "vhost": it.vhost, "exchange": text(&it.exchange), "write": it.write, "read": it.read,
+        })
+    });
+    let exchanges = exchanges.iter().map(|it| {
+        let mut exchange = json!({
+            "name": text(&it.name), "vhost": it.vhost, "type": it.r#type, "durable": it.durable,
+            "auto_delete": it.auto_delete, "arguments": from_arguments(&it.arguments),
+        });
+        if it.internal {
+            exchange["internal"] = true.into();
+        }
+        exchange
+    });
+    let queues = queues.iter().map(|it| {
+        let arguments = from_arguments(&it.arguments);
+        let kind = arguments.get("x-queue-type").and_then(Value::as_str).unwrap_or("classic").to_owned();
+        json!({
+            "name": text(&it.name), "vhost": it.vhost, "type": kind, "durable": it.durable,
+            "auto_delete": it.auto_delete, "arguments": arguments,
+        })
+    });
+    let bindings = bindings.iter().map(|it| {
+        json!({
+            "source": text(&it.source), "vhost": it.vhost, "destination": text(&it.destination),
+            "destination_type": if it.to_queue { "queue" } else { "exchange" },
+            "routing_key": text(&it.routing_key), "arguments": from_arguments(&it.arguments),
+        })
+    });
+    json!({
+        "product_name": "Understudy",
+        "product_version": env!("CARGO_PKG_VERSION"),
+        "vhosts": vhosts_json.collect::<Vec<_>>(),
+        "users": users.collect::<Vec<_>>(),
+        "permissions": permissions.collect::<Vec<_>>(),
+        "topic_permissions": topic_permissions.collect::<Vec<_>>(),
+        "parameters": parameters.collect::<Vec<_>>(),
+        "global_parameters": [],
+        "policies": [],
+        "exchanges": exchanges.collect::<Vec<_>>(),
+        "queues": queues.collect::<Vec<_>>(),
+        "bindings": bindings.collect::<Vec<_>>(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn planned(file: &Value) -> (Vec<String>, Vec<String>) {
+        let plan = plan(file.to_string().as_bytes(), "/", true).unwrap();
+        (plan.changes.into_iter().map(|(what, _)| what).collect(), plan.not_taken)
+    }
+
+    #[test]
+    fn what_needs_something_comes_after_it_and_users_end_the_open_guest() {
+        let (changes, not_taken) = planned(&json!({
+            "bindings": [{"source": "x", "vhost": "v", "destination": "q", "destination_type": "queue"}],
+            "queues": [{"name": "q", "vhost": "v"}],
+            "exchanges": [{"name": "x", "vhost": "v", "type": "direct"}],
+            "permissions": [{"user": "u", "vhost": "v", "configure": "", "write": "", "read": ""}],
+            "users": [{"name": "u", "password": "secret", "tags": "administrator, monitoring"}],
+            "vhosts": [{"name": "v", "limits": {"max-queues": -1}}],
+        }));
+        assert_eq!(
+            changes,
+            [
+                "vhost 'v'",
+                "max-queues of vhost 'v'",
+                "user 'u'",
+                "user 'guest' with the password 'guest', which ends with the first users",
+                "permission of user 'u' in vhost 'v'",
+                "exchange 'x' in vhost 'v'",
+                "queue 'q' in vhost 'v'",
+                "binding of queue 'q' to exchange 'x' by '' in vhost 'v'",
+            ]
+        );
+        assert_eq!(not_taken, [""; 0]);
+    }
+
+    #[test]
+    fn a_guest_of_the_files_own_is_put_in_the_others_place() {
+        let users = json!({"users": [{"name": "guest", "password_hash": "", "tags": []}]});
+        assert_eq!(planned(&users).0, ["user 'guest'"]);
+        assert_eq!(planned(&json!({"users": []})).0, [""; 0]);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named_and_the_rest_is_taken() {
+        let (changes, not_taken) = planned(&json!({
+            "rabbit_version": "3.10.8",
+            "policies": [{"name": "ha", "vhost": "/", "pattern": "", "definition": {}}],
+            "parameters": [
+                {"component": "federation-upstream", "name": "up", "vhost": "/", "value": {}},
+                {"component": "vhost-limits", "name": "limits", "vhost": "/", "value": {"max-queues": 3, "max-foo": 1}},
+            ],
+            "global_parameters": [{"name": "cluster_name", "value": "c"}],
+            "users": [
+                {"name": "old", "password_hash": "x", "hashing_algorithm": "rabbit_password_hashing_md5", "tags": ""},
+                {"no name": 1},
+            ],
+            "queues": [{"name": "amq.gen-x", "vhost": "/"}, {"name": "q", "arguments": {"n": 1}}],
+            "bindings": {"a": 1},
+            "shovels": [],
+        }));
+        assert_eq!(changes, ["max-queues of vhost '/'", "queue 'q' in vhost '/'"]);
+        assert_eq!(
+            not_taken,
+            [
+                "user 'old': passwords cannot be verified by rabbit_password_hashing_md5",
+                "an entry of 'users' that makes no sense (missing field `name`): {\"no name\":1}",
+                "parameter 'up' of component 'federation-upstream' in vhost '/': not supported yet",
+                "limit max-foo of vhost '/': not known here",
+                "global parameter 'cluster_name': not supported yet",
+                "policy 'ha' in vhost '/': not supported yet",
+                "queue 'amq.gen-x' in vhost '/': a name that a broker has given to a client of its own",
+                "section 'bindings': no list",
+                "section 'shovels': not known here",
+            ]
+        );
+        assert!(plan(b"[]", "/", true).is_err());
+        assert!(plan(b"{", "/", true).is_err());
+    }
+
+    #[test]
+    fn a_report_counts_and_names() {
+        let file = json!({"vhosts": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "policies": [{"name": "p"}]});
+        let outcome = |kind: Kind, why: &str| AdminOutcome { kind: kind.into(), why: why.into() };
+        let outcomes = vec![
+            outcome(Kind::Changed, ""),
+            outcome(Kind::Differs, "it is another"),
+            outcome(Kind::Refused, "too many"),
+        ];
+        let report = plan(file.to_string().as_bytes(), "/", false).unwrap().report(outcomes);
+        assert!(!report.is_clean());
+        assert_eq!(
+            report.to_string(),
+            "differs: vhost 'b': it is another\nrefused: vhost 'c': too many\nnot taken: policy 'p' in vhost '/': not \
+             supported yet\n1 changed, 0 as they were, 1 differ, 1 refused, 1 not taken\n"
+        );
+    }
+}
