@@ -32,7 +32,8 @@ fn serve(change: impl FnOnce(&mut Settings)) -> Served {
 }
 
 fn users(settings: &Settings) -> std::path::PathBuf {
-    let file = settings.data.with_file_name("users");
+    // One for each broker: another may be reading its own already.
+    let file = settings.data.with_file_name(format!("{}-users", settings.name));
     let line = |(name, password): (&str, &str)| format!("{name}:{}\n", cheap_hash(password));
     let lines = [("guest", "guest"), ("orders", "secret"), ("CN=orders", "x"), ("localhost", "x")].map(line);
     std::fs::write(&file, lines.concat()).unwrap();
