@@ -256,6 +256,17 @@ fn a_client_over_tls_at_a_backup_is_known_to_the_primary() {
     client.close();
     connect(None, false).unwrap();
 
+    // The log's users log in by certificates too, and may do what they may.
+    let recorded = authority.issue("recorded", 30);
+    assert!(connect(Some(&recorded), true).is_err(), "there is no such user yet");
+    cluster.understudy_with(&["user", "add", "recorded"], "secret").unwrap();
+    let refused = connect(Some(&recorded), true).err().unwrap();
+    assert!(refused.to_string().contains("NOT_ALLOWED"), "{refused}");
+    cluster.understudy(&["permission", "set", "recorded", "^work$", ".*", ".*"]).unwrap();
+    let mut client = connect(Some(&recorded), true).unwrap();
+    client.declare("work").unwrap();
+    assert_eq!(client.declare("other").unwrap_err().code(), 403);
+
     // Without TLS the same backup vouches for nobody.
     let config = ClientConfig { external: true, ..Default::default() };
     let refused = Client::connect(cluster.brokers[backup].amqp(), config).err().unwrap();
