@@ -48,6 +48,9 @@ pub(crate) struct DevOptions {
     /// The first broker's AMQP port; the others take the ports after it. 0: any free ones
     #[arg(long, value_name = "P", default_value_t = 5672)]
     pub(crate) amqp_port: u16,
+    /// AMQP over TLS too, with certificates made for it in the directory; the first broker's port for it, as --amqp-port
+    #[arg(long, value_name = "P", num_args = 0..=1, require_equals = true, default_missing_value = "5771")]
+    pub(crate) tls: Option<u16>,
     /// Below this many replicas in sync nothing is confirmed; default 2, or 1 with a single replica
     #[arg(long, value_name = "M")]
     pub(crate) min_in_sync: Option<u8>,
