@@ -115,6 +115,10 @@ pub struct Arguments {
     /// the log.
     #[arg(long, default_value_t = 50_000)]
     resume_records: u64,
+    /// A channel that holds a delivery for so many milliseconds without acknowledging it is closed (406), unless the queue has
+    /// another consumer timeout; 0: never.
+    #[arg(long, value_name = "MS", default_value_t = 30 * 60 * 1000)]
+    consumer_timeout_ms: u64,
     /// Within so many milliseconds the primary writes down what all of its state is, slice by slice, and every backup compares
     /// it with its own; 0: never.
     #[arg(long, value_name = "MS", default_value_t = 600_000)]
@@ -213,6 +217,7 @@ pub struct Config {
     pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
     /// What one pass of comparing the replicas' states takes; zero: there is none.
+    pub consumer_timeout: Duration,
     pub scrub_interval: Duration,
     /// A state that is not what the last primary had counts all the same.
     pub accept_differences: bool,
@@ -353,6 +358,7 @@ impl TryFrom<Arguments> for Config {
             memory_watermark: given.memory_watermark,
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
+            consumer_timeout: Duration::from_millis(given.consumer_timeout_ms),
             scrub_interval: Duration::from_millis(given.scrub_interval_ms),
             accept_differences: given.accept_differences,
             catch_up_bandwidth: bandwidth(given.catch_up_bandwidth, given.max_catch_ups)?,
@@ -388,6 +394,7 @@ impl Config {
             max_catch_ups: self.max_catch_ups,
             replicas: self.replica_names(),
             replicate: self.replicate,
+            consumer_timeout: self.consumer_timeout,
             scrub_interval: self.scrub_interval,
             accept_differences: self.accept_differences,
             seed: self.seed,

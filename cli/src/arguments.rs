@@ -376,6 +376,7 @@ pub(crate) enum LimitCommand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[expect(clippy::enum_variant_names, reason = "as RabbitMQ names them")]
 pub(crate) enum LimitName {
     /// Of a virtual host or a user
     #[value(name = "max-connections")]
