@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::oneshot;
-use understudy_core::Load;
+use understudy_core::{Load, PartLoad};
 use understudy_journal::{Flaw, LogReader};
 use understudy_node::{
     BacklogReply, CheckpointId, CheckpointOrder, ChunkToSend, Event, FollowerEvent, Order, READ_BYTES, Surroundings,
-    Target, read_messages,
+    Target, read_messages, read_part,
 };
 use understudy_record::{Epoch, Frame, Index, ReplicaName};
 use understudy_replication::{LeaseRequest, StreamId};
@@ -78,6 +78,10 @@ impl Surroundings for Around {
         self.log_reads.load(epoch, load);
     }
 
+    fn load_part(&mut self, epoch: Epoch, load: PartLoad) {
+        self.log_reads.load_part(epoch, load);
+    }
+
     fn read_backlog(&mut self, chunk: ChunkToSend, reply: oneshot::Sender<Result<BacklogReply, String>>) {
         self.log_reads.backlog(chunk, reply);
     }
@@ -120,6 +124,15 @@ impl LogReads {
         self.runtime.spawn_blocking(move || {
             let messages = read_messages(&mut reader, &load.indexes);
             _ = events.blocking_send(Event::Loaded(epoch, load.queue, messages));
+        });
+    }
+
+    /// The same for a part of a large message. Answers with [`Event::PartLoaded`].
+    fn load_part(&self, epoch: Epoch, load: PartLoad) {
+        let (mut reader, events) = (self.reader.clone(), self.events.clone());
+        self.runtime.spawn_blocking(move || {
+            let body = read_part(&mut reader, load.part.index);
+            _ = events.blocking_send(Event::PartLoaded(epoch, load, body));
         });
     }
 

@@ -73,10 +73,11 @@ pub struct Arguments {
     /// Directory of ca.crt, tls.crt and tls.key, by which peers, the operator and this broker know each other.
     #[arg(long, default_value = "/etc/understudy/tls")]
     tls_dir: PathBuf,
-    /// One user a line, name:hash, the hash in PHC form (argon2id).
+    /// One user a line, name:hash, the hash in PHC form (argon2id). They may do everything in every virtual host; other users
+    /// are made with `understudy user`.
     #[arg(long, required_unless_present = "open_guest")]
     users_file: Option<PathBuf>,
-    /// guest/guest may log in, from the loopback only.
+    /// guest/guest may log in, from the loopback only, and do everything, until `understudy user` or an import says otherwise.
     #[arg(long)]
     open_guest: bool,
     /// What a client that reaches a backup meets.

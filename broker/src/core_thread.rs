@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, watch};
+use understudy_core::Time;
 use understudy_node::{ClientEvent, Event, Node};
 
 /// How often the loop looks at its clocks when nothing happens.
@@ -70,7 +71,7 @@ impl CoreThread {
             }
             let now = self.started.elapsed();
             self.heartbeat.store(now.as_millis() as u64, Ordering::Relaxed);
-            node.begin_turn(now);
+            node.begin_turn(Time { wall_ms: wall_ms(), steady: now });
             events.drain(..).for_each(|event| node.handle(event));
             clients.drain(..).for_each(|event| node.handle_client(event));
             if ticked {
@@ -84,4 +85,10 @@ impl CoreThread {
         node.publish_status();
         (self.damage_noted, self.ended)
     }
+}
+
+/// Milliseconds since 1970. A clock that stands before that is no clock.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

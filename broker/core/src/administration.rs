@@ -238,7 +238,7 @@ impl Core {
         self.write_admin(Admin::VhostDelete { vhost }, out)?;
         let gate = self.last_index();
         for (id, session) in sessions {
-            self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
+            self.end_queue_session(id, session, gate, out);
         }
         self.close_once_committed(gate, closed, error::deleted("vhost", name));
         self.rules.retain(|(_, at), _| *at != vhost);

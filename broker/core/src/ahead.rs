@@ -4,9 +4,10 @@
 //! How far a queue has looked is remembered, so each message is passed over once: see [`Window`]. Who reads is not known
 //! here; see `load` for when a queue asks.
 
-use understudy_record::Index;
+use understudy_record::{Index, QueueId};
 
 use crate::entry::Entry;
+use crate::lane::Lane;
 use crate::queue::Queue;
 use crate::{HEAD_BYTES, LEAST_REACH, LOAD_BYTES, LOAD_MESSAGES, MAX_DELIVERIES_PER_STEP};
 
@@ -143,7 +144,8 @@ impl Look<'_> {
 impl Queue {
     /// Nothing more need be read back now: everything is in memory, or enough of what comes next.
     pub(crate) fn has_enough_ahead(&self) -> bool {
-        self.resident == self.entries.len() || self.sees_enough_ahead() || self.waits_for_room()
+        let next = self.lanes().find(|lane| lane.resident < lane.entries.len());
+        next.is_none_or(|lane| lane.sees_enough_ahead(self.reach) || self.waits_for_room())
     }
 
     /// What is read beyond the next message would leave again before anybody has room for it, and be asked for once more.
@@ -152,25 +154,62 @@ impl Queue {
         self.reach.is_short() && self.session.active.is_empty() && next_is_there()
     }
 
-    /// Nothing need be looked at to know what comes next.
-    pub(crate) fn sees_enough_ahead(&self) -> bool {
-        let seen = self.returned.last().is_none_or(|last| self.returned_ahead.covers(*last));
-        self.returned_ahead.is_enough_with(seen.then_some(&self.ahead), self.reach)
-    }
-
     /// Looks on, over what is in memory, until there is enough ahead or `up_to` is reached. Stored messages go into `batch`
     /// until it is full; without one they end the look. Returns how many messages were passed.
-    pub(crate) fn look_ahead(&mut self, up_to: Index, batch: Option<&mut Batch>) -> usize {
+    pub(crate) fn look_ahead(&mut self, up_to: Index, mut batch: Option<&mut Batch>) -> usize {
+        let (reach, mut passed) = (self.reach, 0);
+        for lane in self.lanes_mut() {
+            passed += lane.look_ahead(reach, up_to, batch.as_deref_mut());
+            if !lane.sees_all() {
+                break; // those below come later
+            }
+        }
+        passed
+    }
+
+    /// To be looked at anew: what was ahead has left memory, or did not come.
+    pub(crate) fn forget_ahead(&mut self) {
+        self.lanes_mut().for_each(Lane::forget_ahead);
+    }
+
+    /// It is stored, and somebody will ask for it.
+    pub(crate) fn is_wanted(&self, index: Index) -> bool {
+        self.is_ready(index) && self.entry(index).is_some_and(|entry| !entry.is_resident())
+    }
+
+    pub(crate) fn assert_ahead_consistent(&self) {
+        let loading = self.session.loading.is_some();
+        self.lanes().for_each(|lane| lane.assert_ahead_consistent(loading, self.id));
+    }
+}
+
+impl Lane {
+    /// Nothing need be looked at to know what comes next.
+    pub(crate) fn sees_enough_ahead(&self, reach: Reach) -> bool {
+        let seen = self.sees_returned();
+        self.returned_ahead.is_enough_with(seen.then_some(&self.ahead), reach)
+    }
+
+    fn sees_returned(&self) -> bool {
+        self.returned.last().is_none_or(|last| self.returned_ahead.covers(*last))
+    }
+
+    fn sees_all(&self) -> bool {
+        self.sees_returned() && self.entries.last_key().is_none_or(|last| last <= self.ahead.to.max(self.cursor))
+    }
+
+    /// See [`Queue::look_ahead`].
+    pub(crate) fn look_ahead(&mut self, reach: Reach, up_to: Index, batch: Option<&mut Batch>) -> usize {
         let mut look = Look { up_to: up_to.0, batch, passed: 0, passed_since_stored: None };
         for key in self.returned.range(self.returned_ahead.to + 1..) {
             let Some(entry) = self.entries.get(*key) else { break };
-            if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None, self.reach)) {
+            if !look.passes(*key, entry, self.returned_ahead.is_enough_with(None, reach)) {
                 return look.passed;
             }
             self.returned_ahead.grow(*key, entry.memory_bytes());
         }
         for (key, entry) in self.entries.iter_after(self.ahead.to.max(self.cursor)) {
-            if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead), self.reach)) {
+            if !look.passes(key, entry, self.returned_ahead.is_enough_with(Some(&self.ahead), reach)) {
                 return look.passed;
             }
             self.ahead.grow(key, entry.memory_bytes());
@@ -178,18 +217,11 @@ impl Queue {
         look.passed
     }
 
-    /// To be looked at anew: what was ahead has left memory, or did not come.
     pub(crate) fn forget_ahead(&mut self) {
         (self.returned_ahead, self.ahead) = (Window::default(), Window::default());
     }
 
-    /// It is stored, and somebody will ask for it.
-    pub(crate) fn is_wanted(&self, index: Index) -> bool {
-        self.is_ready(index) && self.entries.get(index.0).is_some_and(|entry| !entry.is_resident())
-    }
-
-    pub(crate) fn assert_ahead_consistent(&self) {
-        let whole = self.session.loading.is_some();
+    fn assert_ahead_consistent(&self, loading: bool, queue: QueueId) {
         let returned = self.returned.iter().filter(|key| self.returned_ahead.covers(**key));
         let returned = returned.filter_map(|key| self.entries.get(*key));
         let above = self.entries.iter_after(self.cursor).filter(|(key, _)| self.ahead.covers(*key));
@@ -198,9 +230,9 @@ impl Queue {
             (&self.ahead, above.map(|(_, entry)| entry).collect::<Vec<_>>()),
         ] {
             let bytes: u64 = entries.iter().map(|entry| u64::from(entry.memory_bytes())).sum();
-            assert_eq!((window.bytes, window.messages), (bytes, entries.len()), "ahead in queue {}", self.id);
+            assert_eq!((window.bytes, window.messages), (bytes, entries.len()), "ahead in queue {queue}");
             let stored = entries.iter().any(|entry| !entry.is_resident());
-            assert!(whole || !stored, "queue {} takes a stored message for one in memory", self.id);
+            assert!(loading || !stored, "queue {queue} takes a stored message for one in memory");
         }
     }
 }

@@ -9,27 +9,27 @@ use crate::error::{Failure, malformed_table, precondition_failed};
 /// Largest expiry or TTL, in milliseconds: ten years.
 const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
 
-const MAX_PRIORITY: i64 = 255;
+const HIGHEST_PRIORITY: i64 = 255;
 
 type Check = fn(&FieldValue, &FieldTable) -> Result<(), String>;
 
 const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
-    ("x-expires", check_expires),
-    ("x-message-ttl", check_ttl),
+    (EXPIRES, check_expires),
+    (MESSAGE_TTL, check_ttl),
     (DEAD_LETTER_EXCHANGE, check_text),
-    ("x-dead-letter-routing-key", check_dead_letter_key),
+    (DEAD_LETTER_ROUTING_KEY, check_dead_letter_key),
     (MAX_LENGTH, check_not_negative),
     (MAX_LENGTH_BYTES, check_not_negative),
     ("x-max-in-memory-length", check_not_negative),
     ("x-max-in-memory-bytes", check_not_negative),
-    ("x-max-priority", check_max_priority),
+    (MAX_PRIORITY, check_max_priority),
     (OVERFLOW, check_overflow),
     ("x-queue-mode", check_queue_mode),
     ("x-queue-version", check_queue_version),
     ("x-queue-master-locator", check_text),
     (SINGLE_ACTIVE_CONSUMER, check_bool),
     (QUEUE_TYPE, check_queue_type),
-    ("x-delivery-limit", check_not_negative),
+    (DELIVERY_LIMIT, check_not_negative),
 ];
 
 const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [(PRIORITY, check_int), ("x-cancel-on-ha-failover", check_bool)];
@@ -38,11 +38,16 @@ pub(crate) const QUEUE_TYPE: &str = "x-queue-type";
 pub(crate) const ALTERNATE_EXCHANGE: &str = "alternate-exchange";
 pub(crate) const REPLICATE: &str = "x-understudy-replicate";
 const PRIORITY: &str = "x-priority";
-const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
+pub(crate) const SINGLE_ACTIVE_CONSUMER: &str = "x-single-active-consumer";
 pub(crate) const MAX_LENGTH: &str = "x-max-length";
 pub(crate) const MAX_LENGTH_BYTES: &str = "x-max-length-bytes";
 pub(crate) const OVERFLOW: &str = "x-overflow";
 pub(crate) const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
+pub(crate) const DEAD_LETTER_ROUTING_KEY: &str = "x-dead-letter-routing-key";
+pub(crate) const EXPIRES: &str = "x-expires";
+pub(crate) const MESSAGE_TTL: &str = "x-message-ttl";
+pub(crate) const MAX_PRIORITY: &str = "x-max-priority";
+pub(crate) const DELIVERY_LIMIT: &str = "x-delivery-limit";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
 pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
@@ -92,11 +97,6 @@ pub(crate) fn check_exchange_name(name: &str, table: &FieldTable, object: &str) 
 /// 0 if it says nothing.
 pub(crate) fn consumer_priority(table: &FieldTable) -> i64 {
     table.get(PRIORITY).and_then(FieldValue::as_int).unwrap_or(0)
-}
-
-pub(crate) fn wants_single_active_consumer(arguments: &Bytes) -> bool {
-    let table = decode(arguments);
-    table.as_ref().and_then(|table| table.get(SINGLE_ACTIVE_CONSUMER)).and_then(FieldValue::as_bool).unwrap_or(false)
 }
 
 fn check(known: &[(&str, Check)], table: &FieldTable, object: &str) -> Result<(), Failure> {
@@ -256,7 +256,7 @@ fn check_expires(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
 fn check_max_priority(value: &FieldValue, table: &FieldTable) -> Result<(), String> {
     check_not_negative(value, table)?;
     match int(value)? {
-        value if value > MAX_PRIORITY => Err(format!("{{max_value_exceeded,{value}}}")),
+        value if value > HIGHEST_PRIORITY => Err(format!("{{max_value_exceeded,{value}}}")),
         _ => Ok(()),
     }
 }
@@ -323,17 +323,17 @@ mod tests {
             let text = refusal(check_queue(&table(name, value), "queue 'q' in vhost '/'"));
             text.rsplit_once("in vhost '/': ").map_or(text.clone(), |(_, why)| why.to_owned())
         };
-        assert_eq!(why("x-expires", FieldValue::I32(0)), "{value_zero,0}");
-        assert_eq!(why("x-expires", FieldValue::I32(-1)), "{value_negative,-1}");
-        assert_eq!(why("x-expires", longstr("1")), "\"expected integer, got longstr\"");
-        assert_eq!(why("x-message-ttl", FieldValue::I32(0)), "ok");
+        assert_eq!(why(EXPIRES, FieldValue::I32(0)), "{value_zero,0}");
+        assert_eq!(why(EXPIRES, FieldValue::I32(-1)), "{value_negative,-1}");
+        assert_eq!(why(EXPIRES, longstr("1")), "\"expected integer, got longstr\"");
+        assert_eq!(why(MESSAGE_TTL, FieldValue::I32(0)), "ok");
         assert_eq!(why("x-max-length", FieldValue::I64(-2)), "{value_negative,-2}");
-        assert_eq!(why("x-max-priority", FieldValue::I32(256)), "{max_value_exceeded,256}");
-        assert_eq!(why("x-dead-letter-routing-key", longstr("k")), "routing_key_but_no_dlx_defined");
+        assert_eq!(why(MAX_PRIORITY, FieldValue::I32(256)), "{max_value_exceeded,256}");
+        assert_eq!(why(DEAD_LETTER_ROUTING_KEY, longstr("k")), "routing_key_but_no_dlx_defined");
         assert_eq!(why("x-overflow", longstr("spill")), "invalid_overflow");
         assert_eq!(why("x-single-active-consumer", FieldValue::I32(1)), "{unacceptable_type,signedint}");
-        assert_eq!(why("x-message-ttl", FieldValue::I64(315_360_000_000)), "ok", "ten years");
-        assert_eq!(why("x-message-ttl", FieldValue::I64(315_360_000_001)), "{value_too_large,315360000001}");
+        assert_eq!(why(MESSAGE_TTL, FieldValue::I64(315_360_000_000)), "ok", "ten years");
+        assert_eq!(why(MESSAGE_TTL, FieldValue::I64(315_360_000_001)), "{value_too_large,315360000001}");
         assert_eq!(why("x-queue-version", FieldValue::I32(3)), "\"unsupported queue version '3'\"");
         assert_eq!(
             refusal(check_queue(&table("x-dead-letter-exchange", FieldValue::I32(5)), "queue 'q' in vhost '/'")),
@@ -344,27 +344,23 @@ mod tests {
 
     #[test]
     fn a_redeclare_with_other_arguments_is_refused_in_rabbitmq_s_words() {
-        let (none, some) = (FieldTable::new(), table("x-expires", FieldValue::I64(60_000)));
+        let (none, some) = (FieldTable::new(), table(EXPIRES, FieldValue::I64(60_000)));
         assert_eq!(
             refusal(assert_queue_equivalent(&none, &some, "queue 'q' in vhost '/'")),
             "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
              received none but current is the value '60000' of type 'long'"
         );
         assert_eq!(
-            refusal(assert_queue_equivalent(&table("x-expires", longstr("a")), &some, "queue 'q' in vhost '/'")),
+            refusal(assert_queue_equivalent(&table(EXPIRES, longstr("a")), &some, "queue 'q' in vhost '/'")),
             "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
              received 'a' but current is '60000'"
         );
         assert_eq!(
-            refusal(assert_queue_equivalent(
-                &table("x-expires", FieldValue::F64(7.0)),
-                &some,
-                "queue 'q' in vhost '/'"
-            )),
+            refusal(assert_queue_equivalent(&table(EXPIRES, FieldValue::F64(7.0)), &some, "queue 'q' in vhost '/'")),
             "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': \
              received '7.0' but current is '60000'"
         );
-        assert_eq!(refusal(assert_queue_equivalent(&table("x-expires", FieldValue::I32(60_000)), &some, "q")), "ok");
+        assert_eq!(refusal(assert_queue_equivalent(&table(EXPIRES, FieldValue::I32(60_000)), &some, "q")), "ok");
         let binary = FieldValue::Binary(Bytes::from_static(b"lazy"));
         let lazy = table("x-queue-mode", longstr("lazy"));
         assert_eq!(refusal(assert_queue_equivalent(&table("x-queue-mode", binary), &lazy, "q")), "ok");

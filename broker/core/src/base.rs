@@ -8,6 +8,7 @@
 //! those of a message come before it. This module does not know how pieces travel or who asked for them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use understudy_record::{
@@ -16,6 +17,7 @@ use understudy_record::{
 };
 
 use crate::entry::message_bytes;
+use crate::expiry::Wishes;
 use crate::queue::{Arrival, Queue};
 use crate::state::{ApplyError, State, detached_queue};
 use crate::vhost::Vhost;
@@ -92,6 +94,8 @@ pub struct BacklogMessage {
     pub index: Index,
     /// How often it was delivered and came back, as of the sync point.
     pub delivery_count: u32,
+    /// When it leaves by itself, in milliseconds since 1970; 0: never.
+    pub expires_ms: u64,
     /// `None`: it is not in memory; the log has it under its index.
     pub message: Option<Arc<Message>>,
     /// What it weighs: body and properties, in bytes.
@@ -151,16 +155,20 @@ impl State {
                 self.writers = [None, Some(store)];
                 Ok(())
             }
+            (BaseState::Topology { .. }, BasePiece::Time { wall_ms }) => {
+                self.wall_ms = wall_ms;
+                Ok(())
+            }
             (BaseState::Topology { sync_point }, BasePiece::TopologyEnd) => {
                 self.base = BaseState::Backlog { sync_point };
                 Ok(())
             }
-            (BaseState::Backlog { .. }, BasePiece::Message { queue, index, delivery_count, message }) => {
-                let bytes = message_bytes(&message);
+            (BaseState::Backlog { .. }, BasePiece::Message { queue, index, delivery_count, expires_ms, message }) => {
+                let (bytes, priority) = (message_bytes(&message), Wishes::of(&message.properties).priority);
                 if let Some(parts) = &message.parts {
                     self.parts.expect(index, parts);
                 }
-                self.arrive(queue, HeldMessage { index, delivery_count, bytes })
+                self.arrive(queue, HeldMessage { index, delivery_count, bytes, priority, expires_ms })
             }
             // Its bytes are in the log, and the message that has it is still to come.
             (BaseState::Backlog { .. }, BasePiece::Part { .. }) => Ok(()),
@@ -196,7 +204,7 @@ impl State {
         // A queue that is gone was deleted since the sync point; what is still on its way for it means nothing.
         let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
         let large = self.parts.of(message.index).is_some();
-        match queue.arrive(message.index, message.delivery_count, message.bytes, large) {
+        match queue.arrive(message, large) {
             Arrival::Added(bytes) => {
                 self.tally.arrive(bytes);
                 if large {
@@ -226,6 +234,7 @@ impl State {
         pieces.extend(self.limits_and_accounts().map(BasePiece::Admin));
         let parts: Vec<PartRef> = self.parts.unclaimed().collect();
         pieces.extend((!parts.is_empty()).then_some(BasePiece::Parts { message: Index(0), parts }));
+        pieces.extend((self.wall_ms > 0).then_some(BasePiece::Time { wall_ms: self.wall_ms }));
         pieces
     }
 
@@ -261,7 +270,9 @@ impl State {
             room = room.saturating_sub(entry.memory_bytes().into());
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
             let (message, bytes) = (entry.message().cloned(), entry.bytes());
-            chunk.items.push(BacklogItem::Message(BacklogMessage { index, delivery_count, message, bytes }));
+            let expires_ms = queue.expires(index).map_or(0, NonZeroU64::get);
+            let message = BacklogMessage { index, delivery_count, expires_ms, message, bytes };
+            chunk.items.push(BacklogItem::Message(message));
             chunk.next = index.into();
         }
         chunk.done = entries.peek().is_none();
@@ -278,7 +289,8 @@ impl State {
                 parts.extend(self.parts.of(index).map(|parts| (index, parts.clone())));
             }
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
-            HeldMessage { index, delivery_count, bytes: entry.bytes() }
+            let (priority, expires_ms) = (queue.priority_of(index), queue.expires(index).map_or(0, NonZeroU64::get));
+            HeldMessage { index, delivery_count, bytes: entry.bytes(), priority, expires_ms }
         }));
         HeldChunk { done: entries.next().is_none(), parts, messages }
     }

@@ -48,7 +48,7 @@ impl Core {
         let table = arguments::decode(&wish.arguments).ok_or_else(error::malformed_table)?;
         let vhost = self.state.vhost(vhost).name();
         arguments::check_consumer(&table, &error::queue(vhost, &name))?;
-        let alone = queue.has_single_active_consumer() || !queue.session.consumers.is_empty();
+        let alone = queue.rules.single_active_consumer || !queue.session.consumers.is_empty();
         if queue.session.exclusive_consumer || (wish.exclusive && alone) {
             return Err(error::in_exclusive_use(vhost, &name));
         }
@@ -70,7 +70,7 @@ impl Core {
         if let Some(queue) = self.state.queues.get_mut(&id) {
             queue.session.consumers.push(consumer);
             queue.session.exclusive_consumer = wish.exclusive;
-            if queue.has_single_active_consumer() {
+            if queue.rules.single_active_consumer {
                 queue.session.single_active.get_or_insert(consumer);
             }
         }
@@ -123,12 +123,16 @@ impl Core {
             // Its head is no longer spared.
             self.state.evictable.note(queue);
         }
+        let unused = queue.session.consumers.is_empty();
         if queue.session.single_active == Some(id) {
             let priority = |id: &ConsumerId| self.consumers.get(id).map(|consumer| consumer.priority);
             let next = queue.session.consumers.iter().copied().max_by_key(|id| (priority(id), Reverse(*id)));
             queue.session.single_active = next;
             // One whose consume-ok is not out yet begins with that.
             next.into_iter().for_each(|next| self.resume_consumer(next));
+        }
+        if unused {
+            self.note_use(consumer.queue);
         }
         Some(consumer.queue)
     }
@@ -172,6 +176,8 @@ impl Core {
         self.refuse_locked(queue, Some(origin))?;
         let id = queue.id;
         self.write_settled_of(id, out);
+        self.note_use(id);
+        self.drop_expired_head(id);
         let full = self.channel_mut(origin).is_full();
         let Some(queue) = self.state.queues.get_mut(&id) else { return Ok(()) };
         let next = queue.peek().map(|(index, entry)| (index, entry.message().cloned(), entry.delivery_count));

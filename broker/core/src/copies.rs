@@ -1,12 +1,12 @@
 //! The headers `CC` and `BCC`: further routing keys of a message. The second is taken off before anybody else sees it.
 
 use bytes::Bytes;
-use understudy_protocol::{FieldValue, Properties};
+use understudy_protocol::{FieldTable, FieldValue, Properties};
 use understudy_record::ShortStr;
 
 use crate::error::{Failure, precondition_failed};
 
-const CC: &str = "CC";
+pub(crate) const CC: &str = "CC";
 const BCC: &str = "BCC";
 
 /// The further routing keys, in no order, and the properties as they go on if they do not go on as they came.
@@ -17,7 +17,22 @@ pub(crate) fn of(properties: &Properties) -> Result<(Vec<ShortStr>, Option<Bytes
     if !properties.has_headers() || !may_be_in(properties.as_bytes()) {
         return Ok((Vec::new(), None));
     }
-    let headers = properties.headers().unwrap_or_default();
+    let (keys, strip) = keys(&properties.headers().unwrap_or_default())?;
+    if !strip {
+        return Ok((keys, None));
+    }
+    let mut stripped = properties.decode();
+    if let Some(headers) = &mut stripped.headers {
+        headers.remove(BCC);
+    }
+    Ok((keys, Some(stripped.encode().as_bytes().clone())))
+}
+
+/// The further routing keys, and whether a header among them is to be taken off.
+///
+/// # Errors
+/// As [`of`].
+pub(crate) fn keys(headers: &FieldTable) -> Result<(Vec<ShortStr>, bool), Failure> {
     let mut keys = Vec::new();
     for header in [CC, BCC] {
         let Some(value) = headers.get(header) else { continue };
@@ -28,14 +43,7 @@ pub(crate) fn of(properties: &Properties) -> Result<(Vec<ShortStr>, Option<Bytes
         let texts = listed.iter().filter(|value| matches!(value, FieldValue::Text(_))).filter_map(FieldValue::as_bytes);
         keys.extend(texts.filter_map(|text| ShortStr::new(text.clone())));
     }
-    if !headers.contains(BCC) {
-        return Ok((keys, None));
-    }
-    let mut stripped = properties.decode();
-    if let Some(headers) = &mut stripped.headers {
-        headers.remove(BCC);
-    }
-    Ok((keys, Some(stripped.encode().as_bytes().clone())))
+    Ok((keys, headers.contains(BCC)))
 }
 
 /// Nearly no message has them, and a look at its octets is much less than decoding its headers: a name stands behind its
@@ -46,7 +54,7 @@ fn may_be_in(properties: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use understudy_protocol::{BasicProperties, FieldTable};
+    use understudy_protocol::BasicProperties;
 
     use super::*;
 

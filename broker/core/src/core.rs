@@ -13,15 +13,19 @@ use crate::access::Rules;
 use crate::base::{BacklogChunk, BaseState, HeldChunk};
 use crate::client::Origin;
 use crate::command::ConnectionId;
+use crate::dead_letter::DeadLetters;
 use crate::direct_reply::DirectReplies;
 use crate::effect::{AmqpError, Outputs};
+use crate::expiry::Expiries;
 use crate::gates::Gates;
 use crate::load::Loads;
 use crate::queue::Queue;
 use crate::session::{Connection, Consumer, ConsumerId};
 use crate::settle::Settled;
 use crate::state::{ApplyError, Keep, State};
+use crate::time::Time;
 use crate::transaction::Transactions;
+use crate::unused::Unused;
 
 /// See the crate's documentation.
 #[derive(Debug)]
@@ -48,6 +52,10 @@ pub struct Core {
     pub(crate) uploads: BTreeMap<Origin, Vec<PartRef>>,
     pub(crate) transactions: Transactions,
     pub(crate) direct_replies: DirectReplies,
+    pub(crate) dead_letters: DeadLetters,
+    pub(crate) time: Time,
+    pub(crate) expiries: Expiries,
+    pub(crate) unused: Unused,
     /// What users may do, as far as somebody has asked: at most as many as there are permissions, and connections.
     pub(crate) rules: HashMap<(ShortStr, VhostId), Arc<Rules>>,
     /// Connections that are to be closed once that record is committed.
@@ -91,6 +99,10 @@ impl Core {
             uploads: BTreeMap::new(),
             transactions: Transactions::default(),
             direct_replies: DirectReplies::default(),
+            dead_letters: DeadLetters::default(),
+            time: Time::default(),
+            expiries: Expiries::default(),
+            unused: Unused::default(),
             rules: HashMap::new(),
             closing: BTreeMap::new(),
             cluster_version: 1,
@@ -223,12 +235,19 @@ impl Core {
         exclusive.into_iter().for_each(|queue| self.delete_queue(queue, out));
         self.clear_unreplicated(out);
         self.watch_all_lengths();
+        self.watch_all_deadlines();
+        self.watch_all_unused();
     }
 
     /// What every replica of the cluster knows how to apply: nothing newer is written. 1 until this is called; it only
     /// grows.
     pub fn set_cluster_version(&mut self, version: u32) {
         self.cluster_version = self.cluster_version.max(version);
+    }
+
+    /// What time it is, from here on: to be told at least every few milliseconds.
+    pub fn set_time(&mut self, time: Time) {
+        self.time = time;
     }
 
     pub fn cluster_version(&self) -> u32 {

@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Exchange;
-use crate::queue::Queue;
+use crate::queue::{Queue, QueueSession};
 use crate::settle::dequeue;
 
 const RESERVED_PREFIX: &[u8] = b"amq.";
@@ -282,6 +282,7 @@ impl Core {
     }
 
     fn declared(&mut self, origin: Origin, id: QueueId, no_wait: bool, out: &mut Outputs) {
+        self.note_use(id);
         let Some(queue) = self.state.queues.get(&id) else { return };
         let name = queue.spec.name.clone();
         let (message_count, consumer_count) = (count(queue.ready()), count(queue.session.consumers.len()));
@@ -334,11 +335,19 @@ impl Core {
         }
     }
 
+    /// What was under way for a queue whose deletion is `gate`. Nothing is left of its consumers.
+    pub(crate) fn end_queue_session(&mut self, id: QueueId, session: QueueSession, gate: Index, out: &mut Outputs) {
+        self.expiries.forget(id, session.watched_from);
+        self.forget_unused(id, session.unused_until);
+        self.forget_condemned(session.condemned, out);
+        self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
+    }
+
     /// Returns whom to tell.
     fn remove_queue(&mut self, id: QueueId, out: &mut Outputs) -> Option<Cancelled> {
         let queue = self.state.queues.get_mut(&id)?;
         let vhost = queue.vhost;
-        let session = std::mem::take(&mut queue.session);
+        let mut session = std::mem::take(&mut queue.session);
         self.settled.remove(&id);
         let sources = self.state.vhost(vhost).sources_of(&Destination::Queue(id));
         let gate = self.write(Record::QueueDelete { queue: id }, out);
@@ -346,7 +355,7 @@ impl Core {
             owner.exclusive_queues.remove(&id);
         }
         let mut consumers = Vec::new();
-        for consumer in session.consumers {
+        for consumer in std::mem::take(&mut session.consumers) {
             let Some(consumer) = self.consumers.remove(&consumer) else { continue };
             let origin = Origin { connection: consumer.connection, channel: consumer.channel };
             let Some(connection) = self.connections.get_mut(&origin.connection) else { continue };
@@ -357,7 +366,7 @@ impl Core {
                 consumers.push((origin, consumer.tag));
             }
         }
-        self.end_loads_of(id, session.loading, session.wanting, session.gets, gate, out);
+        self.end_queue_session(id, session, gate, out);
         self.delete_unbound_exchanges(vhost, sources, out);
         Some(Cancelled { deleted: gate, consumers })
     }

@@ -41,6 +41,9 @@ impl Core {
             }
             let Some(queue) = self.state.queues.get_mut(&id) else { continue };
             queue.session.dirty = false;
+            if !matches!(end, TurnEnd::Share) {
+                queue.session.fresh_above = None;
+            }
             match end {
                 TurnEnd::Share => self.mark_dirty(id),
                 TurnEnd::Uncommitted(index) => self.expect_commit(id, index),
@@ -49,8 +52,11 @@ impl Core {
             }
         }
         self.write_settled(out);
+        self.expire(out);
         let more_to_drop = self.drop_oldest(out);
-        more_to_drop || !self.dirty.is_empty()
+        let more_dead = self.write_dead_letters(out);
+        self.delete_unused(out);
+        more_to_drop || more_dead || self.expiries_are_due() || !self.dirty.is_empty()
     }
 
     fn take_turn(&mut self, id: QueueId, messages: &mut usize, bytes: &mut u64, out: &mut Outputs) -> TurnEnd {
@@ -60,6 +66,11 @@ impl Core {
             let Some((index, entry)) = queue.peek() else { return TurnEnd::Nothing };
             if index > self.committed {
                 return TurnEnd::Uncommitted(index);
+            }
+            if self.is_expired(queue, index) {
+                self.expire_next(id, index);
+                (share, *messages) = (share - 1, *messages - 1);
+                continue;
             }
             let (message, delivery_count) = (entry.message().cloned(), entry.delivery_count);
             let weight = u64::from(entry.memory_bytes());

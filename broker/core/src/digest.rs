@@ -7,6 +7,7 @@ use understudy_record::{BasePiece, Index, VhostId};
 
 use crate::core::{Core, Role};
 use crate::exchange::Exchange;
+use crate::queue::Queue;
 use crate::session::Answer;
 use crate::settle::Settled;
 use crate::state::State;
@@ -58,15 +59,19 @@ impl Core {
             assert!(known, "nobody will answer {get:?}");
             get.no_ack
         });
+        let queues = self.state.queues.values();
+        let condemned: usize =
+            queues.map(|queue| queue.condemned().filter(|index| !queue.is_ready(*index)).count()).sum();
         assert_eq!(
             handed_out,
-            outstanding + settled + loading.count(),
+            outstanding + settled + loading.count() + condemned,
             "every message handed out is on one channel, or about to be settled"
         );
         if self.role != Role::Replica {
             let held = transactions().flat_map(|t| &t.published).filter_map(|held| held.message.parts.as_ref());
             let held = held.flat_map(|parts| parts.iter());
-            let mut uploads: Vec<_> = self.uploads.values().flatten().chain(held).copied().collect();
+            let copied = self.state.queues.values().flat_map(Queue::copied_parts);
+            let mut uploads: Vec<_> = self.uploads.values().flatten().chain(held).chain(copied).copied().collect();
             uploads.sort_unstable_by_key(|part| part.index);
             let unclaimed: Vec<_> = self.state.parts.unclaimed().collect();
             assert_eq!(unclaimed, uploads, "parts that wait for their message are on one channel each");
@@ -78,8 +83,12 @@ impl Core {
             let idle = !queue.session.dirty && !queue.session.waiting && !asked;
             let stuck = idle && queue.ready() > 0 && !queue.session.active.is_empty();
             assert!(!stuck, "queue {} has messages and consumers in turn, and nobody will look at it", queue.id);
+            self.assert_condemned_go_on(queue);
             let due = queue.session.gets.iter().any(|get| get.index <= self.committed);
             assert!(!due || asked, "queue {} has a get that waits for its message, which nobody asks for", queue.id);
+        }
+        if self.role != Role::Replica {
+            self.assert_expiries_consistent();
         }
         let on_the_way = self.state.queues.values().filter_map(|queue| queue.session.loading.as_ref());
         assert_eq!(self.loads.bytes(), on_the_way.map(|asked| asked.bytes).sum::<u64>(), "bytes being read back");
@@ -117,7 +126,9 @@ impl State {
                 if entry.is_large() {
                     *large.entry(index).or_default() += 1;
                 }
-                writeln!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
+                write!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
+                let (priority, expires) = (queue.priority_of(index), queue.expires(index));
+                writeln!(out, ", priority {priority}, expires {expires:?}")?;
             }
         }
         for (index, held) in large {

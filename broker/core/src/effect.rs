@@ -6,7 +6,7 @@ use understudy_protocol::ReplyCode;
 use understudy_record::{Index, Message, ShortStr};
 
 use crate::command::{ChannelId, ConnectionId, DeliveryTag};
-use crate::load::Load;
+use crate::load::{Load, PartLoad};
 
 /// To one connection, in the order it must be sent.
 #[derive(Clone, Debug)]
@@ -113,4 +113,6 @@ pub struct Outputs {
     pub effects: Vec<Effect>,
     /// Messages to be read back from the log. Each is answered by [`crate::Core::handle_loaded`].
     pub loads: Vec<Load>,
+    /// Parts of large messages. Each is answered by [`crate::Core::handle_part_loaded`].
+    pub part_loads: Vec<PartLoad>,
 }

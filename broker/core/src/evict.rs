@@ -10,8 +10,10 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use understudy_record::{Index, QueueId};
 
+use crate::ahead::Reach;
 use crate::core::Core;
 use crate::entry::Entry;
+use crate::lane::Lane;
 use crate::queue::Queue;
 use crate::state::State;
 use crate::tally::Tally;
@@ -71,7 +73,7 @@ impl Evictable {
     pub(crate) fn note(&mut self, queue: &mut Queue) {
         match queue.listed {
             Listed::At(Level::Body) | Listed::Unwritten(_) => {}
-            _ if queue.resident == 0 => {}
+            _ if queue.resident() == 0 => {}
             _ => self.insert(queue, Listed::At(Level::Body)),
         }
     }
@@ -178,20 +180,16 @@ impl Queue {
     /// Where the queue stands once nothing is left on this level; `None`: something may be.
     fn evict(&mut self, level: Level, sweep: &mut Sweep<'_>) -> Option<Listed> {
         let consumed = !self.session.consumers.is_empty();
+        let reach = self.reach;
+        // What is handed out last goes first.
         let done = match level {
-            Level::Body => {
-                let passed = if self.sees_enough_ahead() { 0 } else { self.look_ahead(Index(u64::MAX), None) };
-                sweep.work = sweep.work.saturating_sub(passed);
-                self.evict_handed_out(sweep)
-                    && self.evict_down(u64::MAX, self.ahead.to.max(self.cursor), None, sweep)
-                    && self.evict_down(self.cursor, self.returned_ahead.to, None, sweep)
-            }
+            Level::Body => self.lanes_mut().rev().all(|lane| lane.evict_body(reach, sweep)),
             Level::Head if consumed => true,
             Level::Head | Level::ConsumedHead => {
-                let (next, before) = (self.peek().filter(|_| consumed).map(|(index, _)| index.0), self.resident);
-                self.forget_ahead();
-                let done = self.evict_down(u64::MAX, 0, next, sweep);
-                if self.resident < before {
+                let next = self.peek().filter(|_| consumed).map(|(index, _)| index.0);
+                let before = self.resident();
+                let done = self.lanes_mut().rev().all(|lane| lane.evict_head(next, sweep));
+                if self.resident() < before {
                     self.reach.fall_back();
                 }
                 done
@@ -201,13 +199,31 @@ impl Queue {
             return None;
         }
         Some(match level {
-            _ if self.resident == 0 => Listed::No,
+            _ if self.resident() == 0 => Listed::No,
             Level::Body => Listed::At(Level::Head),
             Level::Head if consumed => Listed::At(Level::ConsumedHead),
             Level::Head | Level::ConsumedHead => {
-                self.first_resident_above(sweep.stored).map_or(Listed::No, Listed::Unwritten)
+                let unwritten = self.lanes_mut().filter_map(|lane| lane.first_resident_above(sweep.stored)).min();
+                unwritten.map_or(Listed::No, Listed::Unwritten)
             }
         })
+    }
+}
+
+impl Lane {
+    /// `false`: there may be more to free on this level.
+    fn evict_body(&mut self, reach: Reach, sweep: &mut Sweep<'_>) -> bool {
+        let passed = if self.sees_enough_ahead(reach) { 0 } else { self.look_ahead(reach, Index(u64::MAX), None) };
+        sweep.work = sweep.work.saturating_sub(passed);
+        self.evict_handed_out(sweep)
+            && self.evict_down(u64::MAX, self.ahead.to.max(self.cursor), None, sweep)
+            && self.evict_down(self.cursor, self.returned_ahead.to, None, sweep)
+    }
+
+    /// The same. `next` is spared.
+    fn evict_head(&mut self, next: Option<u64>, sweep: &mut Sweep<'_>) -> bool {
+        self.forget_ahead();
+        self.evict_down(u64::MAX, 0, next, sweep)
     }
 
     /// Frees what is handed out and unacknowledged. `false`: there may be more of it.
@@ -290,13 +306,12 @@ impl Queue {
 
     pub(crate) fn assert_memory_consistent(&self) {
         let resident = || self.entries.iter().filter(|(_, entry)| entry.is_resident());
-        assert_eq!(self.resident, resident().count(), "messages of queue {} in memory", self.id);
+        assert_eq!(self.resident, resident().count(), "messages in memory");
         for (key, _) in resident() {
             let found = self.runs.down_from(key).is_some_and(|(_, end)| key <= end);
-            assert!(found, "message {key} of queue {} is in memory where none should be", self.id);
+            assert!(found, "message {key} is in memory where none should be");
             let handed_out = !self.is_ready(Index(key));
-            assert!(!handed_out || key >= self.handed_out_from, "message {key} of queue {} was overlooked", self.id);
+            assert!(!handed_out || key >= self.handed_out_from, "message {key} was overlooked");
         }
-        self.assert_ahead_consistent();
     }
 }

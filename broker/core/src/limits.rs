@@ -5,17 +5,15 @@
 //! which somebody takes at once makes no other one go, the oldest go at the end of a step, when no consumer would take them,
 //! and only those whose commit is through.
 //!
-//! Not yet: a queue with a dead-letter exchange is not limited by dropping, since what it drops is to be dead-lettered.
+//! A limit refuses publishers, who hear of it. Of a dead letter nobody would hear, so one that comes to a full queue is taken.
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-use understudy_protocol::FieldValue;
 use understudy_record::{Index, QueueId};
 
-use crate::arguments::{self, DEAD_LETTER_EXCHANGE, MAX_LENGTH, MAX_LENGTH_BYTES, OVERFLOW};
 use crate::client::Origin;
 use crate::core::Core;
+use crate::dead_letter::Reason;
 use crate::effect::Outputs;
 use crate::queue::Queue;
 use crate::settle::dequeue;
@@ -29,22 +27,41 @@ pub(crate) struct Limits {
     messages: u64,
     /// Their bodies and properties, in bytes.
     bytes: u64,
-    /// A publish that goes beyond is refused; otherwise the oldest go.
-    refuses: bool,
+    overflow: Overflow,
+}
+
+/// What happens to a publish to a full queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Overflow {
+    /// It is taken, and the oldest go.
+    #[default]
+    DropHead,
+    RejectPublish,
+    /// It is refused, and goes where the queue's dead letters go.
+    RejectPublishAndDeadLetter,
+}
+
+impl Overflow {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "drop-head" => Some(Self::DropHead),
+            "reject-publish" => Some(Self::RejectPublish),
+            "reject-publish-dlx" => Some(Self::RejectPublishAndDeadLetter),
+            _ => None,
+        }
+    }
 }
 
 impl Limits {
-    /// `arguments`: of a queue, checked. `None`: it has no limit, or none that holds yet.
-    pub(crate) fn of(arguments: &Bytes) -> Option<Self> {
-        if arguments.is_empty() {
-            return None;
-        }
-        let table = arguments::decode(arguments)?;
-        let limit = |name| table.get(name).and_then(FieldValue::as_int).and_then(|limit| u64::try_from(limit).ok());
-        let (messages, bytes) = (limit(MAX_LENGTH), limit(MAX_LENGTH_BYTES));
-        let refuses = table.get(OVERFLOW).and_then(FieldValue::as_str).is_some_and(|how| how != "drop-head");
-        let holds = messages.or(bytes).is_some() && (refuses || !table.contains(DEAD_LETTER_EXCHANGE));
-        holds.then_some(Self { messages: messages.unwrap_or(u64::MAX), bytes: bytes.unwrap_or(u64::MAX), refuses })
+    /// `None`: there is no limit.
+    pub(crate) fn new(messages: Option<u64>, bytes: Option<u64>, overflow: Overflow) -> Option<Self> {
+        messages.or(bytes)?;
+        Some(Self { messages: messages.unwrap_or(u64::MAX), bytes: bytes.unwrap_or(u64::MAX), overflow })
+    }
+
+    /// What is refused goes where dead letters go.
+    pub(crate) fn dead_letters_refused(self) -> bool {
+        self.overflow == Overflow::RejectPublishAndDeadLetter
     }
 
     fn are_passed(self, messages: u64, bytes: u64) -> bool {
@@ -55,32 +72,32 @@ impl Limits {
 impl Queue {
     /// One that refuses has taken what is in it, and may be beyond its limit by what came back to it: nothing of that goes.
     fn drops_oldest(&self) -> bool {
-        self.limits.is_some_and(|limits| !limits.refuses)
+        self.rules.limits.is_some_and(|limits| limits.overflow == Overflow::DropHead)
     }
 
     fn is_too_long(&self) -> bool {
         let passed = |limits: Limits| limits.are_passed(self.ready() as u64, self.ready_bytes());
-        self.drops_oldest() && self.limits.is_some_and(passed)
+        self.drops_oldest() && self.rules.limits.is_some_and(passed)
     }
 
     /// A publish of so many messages more would be refused.
     fn refuses(&self, messages: u64, bytes: u64) -> bool {
-        self.limits.is_some_and(|limits| {
-            limits.refuses && limits.are_passed(self.ready() as u64 + messages, self.ready_bytes() + bytes)
-        })
+        self.rules
+            .limits
+            .filter(|limits| limits.overflow != Overflow::DropHead)
+            .is_some_and(|limits| limits.are_passed(self.ready() as u64 + messages, self.ready_bytes() + bytes))
     }
 }
 
 impl Core {
-    /// Takes out those of the queues that refuse a message of so many bytes. Whether there were any.
-    pub(crate) fn take_out_full(&self, targets: &mut Vec<QueueId>, bytes: u64) -> bool {
+    /// Takes out, and returns, those of the queues that refuse a message of so many bytes.
+    pub(crate) fn take_out_full(&self, targets: &mut Vec<QueueId>, bytes: u64) -> Vec<QueueId> {
         // Mostly no queue has a limit.
         if self.state.limited == 0 {
-            return false;
+            return Vec::new();
         }
-        let before = targets.len();
-        targets.retain(|id| !self.state.queues.get(id).is_some_and(|queue| queue.refuses(1, bytes)));
-        targets.len() < before
+        let refuses = |id: &mut QueueId| self.state.queues.get(id).is_some_and(|queue| queue.refuses(1, bytes));
+        targets.extract_if(.., refuses).collect()
     }
 
     /// A queue that refuses some of what the channel's transaction publishes, which comes all at once.
@@ -136,14 +153,16 @@ impl Core {
         }
         let mut dropped: Vec<Index> = Vec::new();
         while *work > 0 && dropped.len() < MAX_MESSAGES_PER_RECORD && queue.is_too_long() {
-            let Some((index, _)) = queue.peek().filter(|(index, _)| *index <= self.committed) else { break };
+            let Some((index, _)) = queue.peek_least().filter(|(index, _)| *index <= self.committed) else { break };
             queue.hand_out(index);
             dropped.push(index);
             *work -= 1;
         }
-        let still_too_long = queue.is_too_long();
+        let (still_too_long, dies) = (queue.is_too_long(), queue.rules.dead_letter.is_some());
         self.state.evictable.note(queue);
-        if !dropped.is_empty() {
+        if dies {
+            dropped.into_iter().for_each(|index| self.condemn(id, index, Reason::MaxLength));
+        } else if !dropped.is_empty() {
             dropped.sort_unstable();
             self.write(dequeue(self.state.is_unreplicated(id), id, dropped), out);
         }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use understudy_record::{Index, Message, QueueId};
+use understudy_record::{Index, Message, PartRef, QueueId};
 
 use crate::MAX_LOADING_BYTES;
 use crate::ahead::Batch;
@@ -24,6 +24,14 @@ pub struct Load {
     pub queue: QueueId,
     /// Ascending, at most [`crate::LOAD_MESSAGES`], all committed.
     pub indexes: Vec<Index>,
+}
+
+/// Please read this part of a large message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartLoad {
+    /// For whose sake.
+    pub queue: QueueId,
+    pub part: PartRef,
 }
 
 /// What is being read back for one queue.
@@ -50,8 +58,8 @@ pub(crate) struct Loads {
     bytes: u64,
     /// Queues that ask when others have what they asked for; each at most once.
     wanting: VecDeque<QueueId>,
-    /// Queues with a get of a stored message that is not committed; only a new primary has such.
-    uncommitted: BTreeSet<(Index, QueueId)>,
+    /// Queues with a get, or a condemned one, of a stored message that is not committed; only a new primary has such.
+    pub(crate) uncommitted: BTreeSet<(Index, QueueId)>,
 }
 
 impl Loads {
@@ -86,6 +94,7 @@ impl Core {
         let gets = std::mem::take(&mut known.session.gets);
         self.loads.bytes -= asked.bytes;
         let answers = self.take_messages(queue, messages, gets);
+        self.go_on_with_condemned(queue);
         answers.into_iter().for_each(|(get, message)| self.answer_get(queue, get, message, None, out));
         self.mark_dirty(queue);
         self.ask_for_messages(queue, out);
@@ -108,13 +117,18 @@ impl Core {
             }
             // Nothing is left to be read of a message that was settled before its get was answered.
             match self.state.queues.get_mut(&id) {
-                Some(queue) if !get.asked || queue.entries.contains(get.index.0) => {
+                Some(queue) if !get.asked || queue.contains(get.index) => {
                     queue.session.gets.push(WaitingGet { asked: false, ..get });
                 }
                 _ => answers.push((get, None)),
             }
         }
-        messages.into_iter().for_each(|(index, message)| self.state.load(id, index, message));
+        for (index, message) in messages {
+            let condemned = self.state.queues.get_mut(&id).map(|queue| queue.keep_condemned(index, message));
+            if let Some(Some(message)) = condemned {
+                self.state.load(id, index, message);
+            }
+        }
         answers
     }
 
@@ -122,13 +136,14 @@ impl Core {
     pub(crate) fn ask_for_messages(&mut self, id: QueueId, out: &mut Outputs) {
         let committed = self.committed;
         let Some(queue) = self.state.queues.get_mut(&id) else { return };
-        let session = &mut queue.session;
+        let session = &queue.session;
         if session.loading.is_some() || session.wanting {
             return;
         }
         let gets = session.gets.iter().any(|get| get.index <= committed);
         let consumed = !session.consumers.is_empty() && !queue.has_enough_ahead();
-        if !gets && !consumed {
+        let condemned = queue.waits_for_condemned(committed);
+        if !gets && !consumed && !condemned {
             return;
         }
         if self.loads.bytes >= MAX_LOADING_BYTES {
@@ -143,7 +158,12 @@ impl Core {
                 break;
             }
         }
-        queue.look_ahead(committed, Some(&mut batch));
+        if condemned {
+            queue.ask_for_condemned(committed, &mut batch);
+        }
+        if gets || consumed {
+            queue.look_ahead(committed, Some(&mut batch));
+        }
         if batch.indexes.is_empty() {
             return;
         }
@@ -195,7 +215,7 @@ impl Core {
             channel.unacked.push_back(delivery_tag.0, unacked);
         }
         if let Some(queue) = self.state.queues.get_mut(&queue) {
-            let bytes = queue.entries.get(index.0).map_or(0, Entry::memory_bytes);
+            let bytes = queue.entry(index).map_or(0, Entry::memory_bytes);
             queue.session.gets.push(WaitingGet { index, bytes, origin, asked: false });
         }
         if index > self.committed {

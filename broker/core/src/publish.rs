@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Routed;
+use crate::transaction::Held;
 
 /// A user's tag: it may claim that messages are another's.
 const IMPERSONATOR: &str = "impersonator";
@@ -44,8 +45,9 @@ impl Core {
             return self.publish_later(origin, message, targets, mandatory, out);
         }
         self.answer(&message);
-        if self.take_out_full(&mut targets, message.body_bytes() + message.properties.len() as u64) {
-            self.publish_refused(origin, message, targets, out);
+        let full = self.take_out_full(&mut targets, message.body_bytes() + message.properties.len() as u64);
+        if !full.is_empty() {
+            self.publish_refused(origin, message, targets, &full, out);
             return Ok(());
         }
         if targets.is_empty() {
@@ -58,20 +60,38 @@ impl Core {
         Ok(())
     }
 
-    fn write_publish(&mut self, targets: Vec<QueueId>, message: Message, out: &mut Outputs) -> Index {
+    pub(crate) fn write_publish(&mut self, targets: Vec<QueueId>, message: Message, out: &mut Outputs) -> Index {
+        self.note_time([(&message.properties, &targets[..])], out);
         let queues = targets.clone();
         let index = self.write(self.publish_record(targets, message), out);
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
         index
     }
 
-    /// Some queue is full and refuses it. The others take it all the same, and the publisher hears of the refusal (T5).
-    fn publish_refused(&mut self, origin: Origin, message: Message, targets: Vec<QueueId>, out: &mut Outputs) {
-        if targets.is_empty() {
-            self.discard(message.parts.as_ref(), out);
-        } else {
-            self.write_publish(targets, message, out);
+    /// Some queues are full and refuse it. The others take it all the same, the publisher hears of the refusal (T5), and where
+    /// it is to be dead-lettered it is. The parts of a large one are for the first that take it: the publisher has it still.
+    fn publish_refused(
+        &mut self,
+        origin: Origin,
+        message: Message,
+        targets: Vec<QueueId>,
+        full: &[QueueId],
+        out: &mut Outputs,
+    ) {
+        let dead_letters = |queue: &&QueueId| {
+            let rules = self.state.queues.get(*queue).map(|queue| &queue.rules);
+            rules.and_then(|rules| rules.limits).is_some_and(|limits| limits.dead_letters_refused())
+        };
+        let letters: Vec<Held> =
+            full.iter().filter(dead_letters).filter_map(|queue| self.refused_letter(*queue, &message)).collect();
+        let mut parts = message.parts.clone();
+        let first = (!targets.is_empty()).then(|| Held::new(message, targets));
+        for Held { message, targets, .. } in first.into_iter().chain(letters) {
+            if message.parts.is_none() || parts.take().is_some() {
+                self.write_publish(targets, message, out);
+            }
         }
+        self.discard(parts.as_ref(), out);
         if let Some(confirms) = &mut self.channel_mut(origin).confirms {
             let delivery_tag = confirms.refused();
             self.emit(origin, EffectKind::PublisherNack { delivery_tag, multiple: false }, out);
@@ -161,6 +181,9 @@ impl Core {
     pub(crate) fn expect_commit(&mut self, id: QueueId, index: Index) {
         self.watch_length(id);
         let Some(queue) = self.state.queues.get_mut(&id) else { return };
+        if let Some(first) = queue.first_deadline() {
+            self.expiries.watch(queue, first.get());
+        }
         let session = &mut queue.session;
         if !session.active.is_empty() && !session.dirty && !session.waiting {
             session.waiting = true;

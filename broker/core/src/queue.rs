@@ -1,62 +1,42 @@
-//! One queue: its messages in index order, and which of them are handed out.
+//! One queue: its lanes of messages, one for each priority, and what the primary knows of it.
 //!
-//! The messages and their delivery counts are replicated state, changed by records alone. What is handed out (the cursor,
-//! the returned ones) is the primary's own: a backup's cursor stays before the first message, so there everything is ready.
-//!
-//! It does not know who consumes; see the `delivery` module. Which messages are read back before they are handed out is
-//! in `ahead`, which leave memory in `evict`.
+//! It does not know who consumes; see the `delivery` module. What is handed out of a lane, and in which order, is in `lane`.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::num::NonZeroU64;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{Index, Message, QueueId, QueueSpec, Replicate, VhostId};
+use understudy_record::{HeldMessage, Index, Message, QueueId, QueueSpec, Replicate, VhostId};
 
-use crate::ahead::{Reach, Window};
-use crate::arguments;
+use crate::ahead::Reach;
 use crate::command::ConnectionId;
+use crate::dead_letter::Condemned;
 use crate::entry::Entry;
 use crate::evict::Listed;
-use crate::limits::Limits;
+use crate::lane::Lane;
 use crate::load::{Asked, WaitingGet};
-use crate::runs::Runs;
+use crate::queue_rules::QueueRules;
 use crate::session::ConsumerId;
-use crate::slots::Slots;
 
 #[derive(Debug)]
 pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) vhost: VhostId,
     pub(crate) spec: QueueSpec,
-    pub(crate) entries: Slots<Entry>,
-    /// Of the bodies and properties, in bytes.
-    bytes: u64,
-    /// The highest index handed out so far; what is above it is ready.
-    pub(crate) cursor: u64,
-    /// Handed out and come back: below the cursor, and ready.
-    pub(crate) returned: BTreeSet<u64>,
-    /// Handed out and neither settled nor come back.
-    unacked: usize,
-    /// Of those, in bytes.
-    unacked_bytes: u64,
-    pub(crate) limits: Option<Limits>,
+    pub(crate) rules: QueueRules,
+    /// Of the lowest priority; mostly there is no other.
+    lane: Lane,
+    /// Of the priorities from 1 on, as far as there were messages.
+    upper_lanes: Vec<Lane>,
     /// The backlog of a sync point that is still arriving.
     backlog: Option<Backlog>,
     /// How often each message came back after each sync point that is being sent, so that the backlog can tell its delivery
     /// count as of the sync point: the receiver counts the later ones itself.
     returns_since_sync: HashMap<(Index, Index), u32>,
-    /// Messages that are in memory.
-    pub(crate) resident: usize,
-    /// Where they are.
-    pub(crate) runs: Runs,
-    /// What comes next of the returned ones.
-    pub(crate) returned_ahead: Window,
-    /// What comes next above the cursor.
-    pub(crate) ahead: Window,
     pub(crate) reach: Reach,
-    /// No message below this index is handed out and resident.
-    pub(crate) handed_out_from: u64,
     pub(crate) listed: Listed,
     pub(crate) session: QueueSession,
 }
@@ -91,6 +71,15 @@ pub(crate) struct QueueSession {
     pub(crate) wanting: bool,
     /// Whose message is being read back, or will be with its commit. Each is also a reply that its channel waits for.
     pub(crate) gets: Vec<WaitingGet>,
+    /// When its deadlines are looked at, in milliseconds since 1970.
+    pub(crate) watched_from: Option<u64>,
+    /// Messages above this one are committed since the last turn, and consumers waited for them: they are offered before
+    /// they can expire.
+    pub(crate) fresh_above: Option<Index>,
+    /// When it goes, unless it is used.
+    pub(crate) unused_until: Option<Duration>,
+    /// Messages on their way to where its dead letters go.
+    pub(crate) condemned: Option<Box<Condemned>>,
 }
 
 /// What a piece of backlog led to.
@@ -104,27 +93,24 @@ pub(crate) enum Arrival {
     OutOfPlace,
 }
 
+impl QueueSession {
+    pub(crate) fn is_fresh(&self, index: Index) -> bool {
+        self.fresh_above.is_some_and(|above| index > above)
+    }
+}
+
 impl Queue {
     pub(crate) fn new(vhost: VhostId, id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
+            rules: QueueRules::of(&spec.arguments),
             vhost,
-            limits: Limits::of(&spec.arguments),
             spec,
-            entries: Slots::default(),
-            bytes: 0,
-            cursor: 0,
-            returned: BTreeSet::new(),
-            unacked: 0,
-            unacked_bytes: 0,
+            lane: Lane::default(),
+            upper_lanes: Vec::new(),
             backlog: None,
             returns_since_sync: HashMap::new(),
-            resident: 0,
-            runs: Runs::default(),
-            returned_ahead: Window::default(),
-            ahead: Window::default(),
             reach: Reach::default(),
-            handed_out_from: u64::MAX,
             listed: Listed::No,
             session: QueueSession::default(),
         }
@@ -140,101 +126,125 @@ impl Queue {
         self.spec.replicate == Replicate::All
     }
 
-    /// Of its consumers one gets messages, until it goes.
-    pub(crate) fn has_single_active_consumer(&self) -> bool {
-        !self.spec.arguments.is_empty() && arguments::wants_single_active_consumer(&self.spec.arguments)
+    // ---- lanes
+
+    /// The highest priority first.
+    pub(crate) fn lanes(&self) -> impl DoubleEndedIterator<Item = &Lane> {
+        self.upper_lanes.iter().rev().chain(std::iter::once(&self.lane))
+    }
+
+    /// The same.
+    pub(crate) fn lanes_mut(&mut self) -> impl DoubleEndedIterator<Item = &mut Lane> {
+        self.upper_lanes.iter_mut().rev().chain(std::iter::once(&mut self.lane))
+    }
+
+    /// In which the message is, if it is here.
+    fn lane_of(&self, index: Index) -> &Lane {
+        self.upper_lanes.iter().find(|lane| lane.entries.contains(index.0)).unwrap_or(&self.lane)
+    }
+
+    fn lane_of_mut(&mut self, index: Index) -> &mut Lane {
+        self.upper_lanes.iter_mut().find(|lane| lane.entries.contains(index.0)).unwrap_or(&mut self.lane)
+    }
+
+    /// For messages of this priority, or the highest that the queue has.
+    fn lane_for(&mut self, priority: u8) -> &mut Lane {
+        match usize::from(priority.min(self.rules.max_priority)) {
+            0 => &mut self.lane,
+            priority => {
+                let there = self.upper_lanes.len().max(priority);
+                self.upper_lanes.resize_with(there, Lane::default);
+                &mut self.upper_lanes[priority - 1]
+            }
+        }
+    }
+
+    /// By which the message is handed out.
+    pub(crate) fn priority_of(&self, index: Index) -> u8 {
+        let place = self.upper_lanes.iter().position(|lane| lane.entries.contains(index.0));
+        place.and_then(|place| u8::try_from(place + 1).ok()).unwrap_or(0)
+    }
+
+    pub(crate) fn entry(&self, index: Index) -> Option<&Entry> {
+        self.lane_of(index).entries.get(index.0)
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.lanes().map(Lane::len).sum()
     }
 
     pub(crate) fn ready(&self) -> usize {
-        self.entries.len() - self.unacked
+        self.lanes().map(|lane| lane.len() - lane.unacked()).sum()
     }
 
     pub(crate) fn ready_bytes(&self) -> u64 {
-        self.bytes - self.unacked_bytes
+        self.lanes().map(|lane| lane.bytes() - lane.unacked_bytes()).sum()
     }
 
     pub(crate) fn unacked(&self) -> usize {
-        self.unacked
+        self.lanes().map(Lane::unacked).sum()
     }
 
     pub(crate) fn contains(&self, index: Index) -> bool {
-        self.entries.contains(index.0)
+        self.entry(index).is_some()
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.lanes().map(Lane::bytes).sum()
     }
 
+    /// Messages that are in memory.
+    pub(crate) fn resident(&self) -> usize {
+        self.lanes().map(|lane| lane.resident).sum()
+    }
+
+    /// Oldest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (Index, &Entry)> {
-        self.entries.iter().map(|(key, entry)| (Index(key), entry))
+        self.entries_from(Index(0))
     }
 
     /// With `from` and above, oldest first.
     pub(crate) fn entries_from(&self, from: Index) -> impl Iterator<Item = (Index, &Entry)> {
-        self.entries.iter_after(from.0.saturating_sub(1)).map(|(key, entry)| (Index(key), entry))
+        let lanes = self.lanes().map(|lane| lane.entries.iter_after(from.0.saturating_sub(1)));
+        merged(lanes.collect(), |key, best| key < best)
     }
 
     /// Below `before`, newest first.
     pub(crate) fn entries_down_from(&self, before: Index) -> impl Iterator<Item = (Index, &Entry)> {
-        self.entries.iter_down_from(before.0).map(|(key, entry)| (Index(key), entry))
+        let lanes = self.lanes().map(|lane| lane.entries.iter_down_from(before.0));
+        merged(lanes.collect(), |key, best| key > best)
     }
 
     pub(crate) fn into_entries(self) -> impl Iterator<Item = (Index, Entry)> {
-        self.entries.into_items().map(|(key, entry)| (Index(key), entry))
+        let lanes = self.upper_lanes.into_iter().chain(std::iter::once(self.lane));
+        lanes.flat_map(|lane| lane.entries.into_items()).map(|(key, entry)| (Index(key), entry))
     }
 
-    pub(crate) fn push(&mut self, index: Index, entry: Entry) {
-        self.bytes += u64::from(entry.bytes());
-        if entry.is_resident() {
-            self.resident += 1;
-            self.runs.push_back(index.0, self.entries.last_key());
-        }
-        self.entries.push_back(index.0, entry);
+    /// `expires`: when it leaves by itself, in milliseconds since 1970.
+    pub(crate) fn push(&mut self, index: Index, entry: Entry, priority: u8, expires: Option<NonZeroU64>) {
+        self.lane_for(priority).push(index, entry, expires);
     }
 
     /// What was removed; `None` if it left before.
     pub(crate) fn remove(&mut self, index: Index) -> Option<Entry> {
-        let Some(entry) = self.entries.remove(index.0) else {
-            if let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point)
-                && !is_broken(Variant::ForgetEarlyDequeue)
-            {
-                backlog.gone.insert(index);
-            }
-            return None;
-        };
-        self.forget(index, &entry);
-        Some(entry)
+        let removed = self.lane_of_mut(index).remove(index);
+        if removed.is_none()
+            && let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point)
+            && !is_broken(Variant::ForgetEarlyDequeue)
+        {
+            backlog.gone.insert(index);
+        }
+        removed
     }
 
     /// The message is stored and becomes resident; `message` gives it, told its weight.
     pub(crate) fn load(&mut self, index: Index, message: impl FnOnce(u32) -> Arc<Message>) {
-        let Some(entry) = self.entries.get_mut(index.0) else { return };
-        entry.load(message(entry.memory_bytes()));
-        self.resident += 1;
-        // One range for all that is read back in a row, and none for what was before the first message.
-        let before = self.runs.down_from(index.0).filter(|(_, end)| *end < index.0);
-        let next = before.and_then(|(_, end)| self.entries.next_after(end));
-        let from = match (before, next) {
-            (Some((_, end)), Some((next, _))) if next == index.0 => end + 1,
-            _ => index.0,
-        };
-        self.runs.add(from, index.0);
+        self.lane_of_mut(index).load(index, message);
     }
 
     /// The message was delivered and came back: ready again, at its old place.
     pub(crate) fn give_back(&mut self, index: Index, syncs: &BTreeMap<Index, usize>) {
-        if let Some(entry) = self.entries.get_mut(index.0) {
-            entry.delivery_count = entry.delivery_count.saturating_add(1);
-            let (bytes, resident) = (entry.memory_bytes(), entry.is_resident());
-            if index.0 <= self.cursor && self.returned.insert(index.0) {
-                self.unacked -= 1;
-                self.unacked_bytes -= u64::from(entry.bytes());
-                self.returned_ahead.come_back(index.0, bytes, resident);
-            }
+        if self.lane_of_mut(index).give_back(index) {
             for sync_point in syncs.range(index..).map(|(sync_point, _)| sync_point) {
                 *self.returns_since_sync.entry((*sync_point, index)).or_default() += 1;
             }
@@ -245,31 +255,9 @@ impl Queue {
 
     pub(crate) fn purge(&mut self, up_to: Index, except: &[Index], mut gone: impl FnMut(Index, Entry)) {
         let except: HashSet<Index> = except.iter().copied().collect();
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.drain_up_to(
-            up_to.0,
-            |key| !except.contains(&Index(key)),
-            |key, entry| {
-                self.forget(Index(key), &entry);
-                gone(Index(key), entry);
-            },
-        );
-        self.entries = entries;
+        self.lanes_mut().for_each(|lane| lane.purge(up_to, &except, &mut gone));
         if let Some(backlog) = &mut self.backlog {
             backlog.purges.push((up_to, except));
-        }
-    }
-
-    fn forget(&mut self, index: Index, entry: &Entry) {
-        self.bytes -= u64::from(entry.bytes());
-        self.resident -= usize::from(entry.is_resident());
-        if index.0 > self.cursor {
-            self.ahead.leave(index.0, entry.memory_bytes());
-        } else if self.returned.remove(&index.0) {
-            self.returned_ahead.leave(index.0, entry.memory_bytes());
-        } else {
-            self.unacked -= 1;
-            self.unacked_bytes -= u64::from(entry.bytes());
         }
     }
 
@@ -277,51 +265,63 @@ impl Queue {
 
     /// Everything is ready again, for a new primary.
     pub(crate) fn hand_out_from_start(&mut self) {
-        self.cursor = 0;
-        self.returned.clear();
-        (self.unacked, self.unacked_bytes) = (0, 0);
-        self.forget_ahead();
+        self.lanes_mut().for_each(Lane::hand_out_from_start);
     }
 
-    /// The next message to hand out.
+    /// The next message to hand out: the oldest of the highest priority.
     pub(crate) fn peek(&self) -> Option<(Index, &Entry)> {
-        if let Some(returned) = self.returned.first() {
-            return self.entries.get(*returned).map(|entry| (Index(*returned), entry));
+        if self.upper_lanes.is_empty() {
+            return self.lane.peek();
         }
-        self.entries.next_after(self.cursor).map(|(key, entry)| (Index(key), entry))
+        self.lanes().find_map(Lane::peek)
     }
 
-    /// Hands out `index`, which is what [`Self::peek`] gave.
+    /// The first to go from a queue that is too long: the oldest of the lowest priority.
+    pub(crate) fn peek_least(&self) -> Option<(Index, &Entry)> {
+        self.lanes().rev().find_map(Lane::peek)
+    }
+
+    /// Hands out `index`, which is what [`Self::peek`] or [`Self::peek_least`] gave.
     pub(crate) fn hand_out(&mut self, index: Index) {
-        let entry = self.entries.get(index.0);
-        let (bytes, in_memory) = entry.map_or((0, 0), |entry| (entry.bytes(), entry.memory_bytes()));
-        if self.returned.remove(&index.0) {
-            self.returned_ahead.leave(index.0, in_memory);
-        } else {
-            debug_assert!(index.0 > self.cursor, "{index} was handed out before (cursor {})", self.cursor);
-            self.cursor = index.0;
-            self.ahead.leave(index.0, in_memory);
-        }
-        self.handed_out_from = self.handed_out_from.min(index.0);
-        self.unacked += 1;
-        self.unacked_bytes += u64::from(bytes);
+        self.lane_of_mut(index).hand_out(index);
     }
 
     /// Ready: not handed out, or come back.
     pub(crate) fn is_ready(&self, index: Index) -> bool {
-        index.0 > self.cursor || self.returned.contains(&index.0)
+        self.lane_of(index).is_ready(index)
     }
 
     /// In index order.
     pub(crate) fn unacked_indexes(&self) -> Vec<Index> {
-        let below = self.entries.iter().take_while(|(key, _)| *key <= self.cursor);
-        below.filter(|(key, _)| !self.returned.contains(key)).map(|(key, _)| Index(key)).collect()
+        let handed_out = self.lanes().flat_map(|lane| {
+            let below = lane.entries.iter().take_while(|(key, _)| *key <= lane.cursor);
+            below.filter(|(key, _)| !lane.returned.contains(key)).map(|(key, _)| Index(key))
+        });
+        let mut handed_out: Vec<_> = handed_out.collect();
+        handed_out.sort_unstable();
+        handed_out
     }
 
     /// In index order.
     pub(crate) fn ready_indexes(&self) -> Vec<Index> {
-        let ready = self.entries.iter().filter(|(key, _)| *key > self.cursor || self.returned.contains(key));
-        ready.map(|(key, _)| Index(key)).collect()
+        self.entries().map(|(index, _)| index).filter(|index| self.is_ready(*index)).collect()
+    }
+
+    // ---- expiry
+
+    /// When the message leaves by itself, in milliseconds since 1970.
+    pub(crate) fn expires(&self, index: Index) -> Option<NonZeroU64> {
+        self.lane_of(index).expires(index)
+    }
+
+    /// When the first of the ready ones leaves by itself.
+    pub(crate) fn first_deadline(&self) -> Option<NonZeroU64> {
+        self.lanes().filter_map(Lane::first_deadline).min()
+    }
+
+    /// Ready ones that are due at `now`, in no order.
+    pub(crate) fn due(&self, now: u64) -> impl Iterator<Item = Index> {
+        self.lanes().flat_map(move |lane| lane.due(now))
     }
 
     // ---- sync points
@@ -339,23 +339,28 @@ impl Queue {
         self.returns_since_sync.retain(|(other, _), _| *other != sync_point);
     }
 
-    /// A message of the backlog: older than all that are here. It is stored.
-    pub(crate) fn arrive(&mut self, index: Index, delivery_count: u32, bytes: u32, large: bool) -> Arrival {
-        let lowest = self.entries.first_key();
+    /// A message of the backlog: older than all that are here, of its priority. It is stored.
+    pub(crate) fn arrive(&mut self, message: HeldMessage, large: bool) -> Arrival {
+        let HeldMessage { index, bytes, priority, expires_ms, .. } = message;
         let Some(backlog) = &mut self.backlog else { return Arrival::OutOfPlace };
-        if index > backlog.sync_point || lowest.is_some_and(|lowest| lowest <= index.0) {
+        if index > backlog.sync_point {
             return Arrival::OutOfPlace;
         }
         let purged = backlog.purges.iter().any(|(up_to, except)| index <= *up_to && !except.contains(&index));
-        if backlog.gone.remove(&index) || purged {
-            return Arrival::AlreadyGone;
-        }
-        let delivery_count = delivery_count.saturating_add(backlog.returned.remove(&index).unwrap_or(0));
-        let entry = Entry::stored(bytes, delivery_count, large);
+        let gone = backlog.gone.remove(&index) || purged;
+        let returned = backlog.returned.remove(&index).unwrap_or(0);
+        let entry = Entry::stored(bytes, message.delivery_count.saturating_add(returned), large);
         let bytes = entry.bytes();
-        self.bytes += u64::from(bytes);
-        self.entries.push_front(index.0, entry);
-        Arrival::Added(bytes)
+        let lane = self.lane_for(priority);
+        if gone {
+            let in_place = lane.entries.first_key().is_none_or(|lowest| lowest > index.0);
+            return if in_place { Arrival::AlreadyGone } else { Arrival::OutOfPlace };
+        }
+        if lane.push_front(index, entry, NonZeroU64::new(expires_ms)) {
+            Arrival::Added(bytes)
+        } else {
+            Arrival::OutOfPlace
+        }
     }
 
     /// The backlog is here in full; what was kept aside for messages that never came is dropped.
@@ -369,21 +374,37 @@ impl Queue {
 
     /// The counts agree with the messages.
     pub(crate) fn assert_consistent(&self) {
-        assert_eq!(self.unacked, self.unacked_indexes().len(), "unacked of queue {}", self.id);
-        assert_eq!(self.ready(), self.ready_indexes().len(), "ready of queue {}", self.id);
-        let bytes: u64 = self.entries.iter().map(|(_, entry)| u64::from(entry.bytes())).sum();
-        assert_eq!(self.bytes, bytes, "bytes of queue {}", self.id);
-        let handed_out = self.entries.iter().filter(|(key, _)| !self.is_ready(Index(*key)));
-        let unacked: u64 = handed_out.map(|(_, entry)| u64::from(entry.bytes())).sum();
-        assert_eq!(self.unacked_bytes, unacked, "bytes of queue {} that are handed out", self.id);
-        self.assert_memory_consistent();
-        assert!(self.returned.iter().all(|key| *key <= self.cursor && self.entries.contains(*key)));
+        self.lanes().for_each(Lane::assert_consistent);
+        assert_eq!(self.unacked(), self.unacked_indexes().len(), "unacked of queue {}", self.id);
+        self.assert_ahead_consistent();
     }
+}
+
+/// One sequence of several, of each the next that is `before` the others' next.
+fn merged<'a, I: Iterator<Item = (u64, &'a Entry)>>(
+    lanes: Vec<I>,
+    before: fn(u64, u64) -> bool,
+) -> impl Iterator<Item = (Index, &'a Entry)> {
+    let mut lanes: Vec<_> = lanes.into_iter().map(Iterator::peekable).collect();
+    std::iter::from_fn(move || {
+        let mut best: Option<(usize, u64)> = None;
+        if lanes.len() > 1 {
+            for (place, lane) in lanes.iter_mut().enumerate() {
+                let Some((key, _)) = lane.peek() else { continue };
+                if best.is_none_or(|(_, best)| before(*key, best)) {
+                    best = Some((place, *key));
+                }
+            }
+        }
+        let (key, entry) = lanes.get_mut(best.map_or(0, |(place, _)| place))?.next()?;
+        Some((Index(key), entry))
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use understudy_protocol::FieldTable;
     use understudy_record::{Body, ShortStr};
 
     use super::*;
@@ -411,7 +432,9 @@ mod tests {
             arguments: Bytes::new(),
         };
         let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
-        indexes.into_iter().for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4)));
+        indexes
+            .into_iter()
+            .for_each(|index| queue.push(Index(index), Entry::resident(Arc::new(message()), 4), 0, None));
         queue
     }
 
@@ -450,25 +473,54 @@ mod tests {
         assert_eq!((queue.ready(), queue.unacked()), (1, 1));
     }
 
+    fn arrive(queue: &mut Queue, index: u64, delivery_count: u32) -> Arrival {
+        let message = HeldMessage { index: Index(index), delivery_count, bytes: 4, ..HeldMessage::default() };
+        queue.arrive(message, false)
+    }
+
     /// Records about messages that the backlog has not brought yet hold when it brings them.
     #[test]
     fn early_records_wait_for_their_messages() {
         let spec = queue([]).spec;
         let mut queue = Queue::awaiting_backlog(VhostId::DEFAULT, QueueId(Index(1)), spec, Index(10));
-        queue.push(Index(12), Entry::stored(4, 0, false));
+        queue.push(Index(12), Entry::stored(4, 0, false), 0, None);
         queue.remove(Index(7));
         queue.give_back(Index(6), &BTreeMap::new());
         queue.purge(Index(4), &[Index(3)], |_, _| {});
-        assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::Added(4));
-        assert_eq!(queue.arrive(Index(9), 0, 4, false), Arrival::OutOfPlace, "twice");
-        assert_eq!(queue.arrive(Index(7), 0, 4, false), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(6), 2, 4, false), Arrival::Added(4));
-        assert_eq!(queue.arrive(Index(4), 0, 4, false), Arrival::AlreadyGone);
-        assert_eq!(queue.arrive(Index(3), 0, 4, false), Arrival::Added(4));
+        assert_eq!(arrive(&mut queue, 9, 0), Arrival::Added(4));
+        assert_eq!(arrive(&mut queue, 9, 0), Arrival::OutOfPlace, "twice");
+        assert_eq!(arrive(&mut queue, 7, 0), Arrival::AlreadyGone);
+        assert_eq!(arrive(&mut queue, 6, 2), Arrival::Added(4));
+        assert_eq!(arrive(&mut queue, 4, 0), Arrival::AlreadyGone);
+        assert_eq!(arrive(&mut queue, 3, 0), Arrival::Added(4));
         queue.backlog_done();
-        assert_eq!(queue.arrive(Index(2), 0, 4, false), Arrival::OutOfPlace, "after the end");
+        assert_eq!(arrive(&mut queue, 2, 0), Arrival::OutOfPlace, "after the end");
         let counts: Vec<_> = queue.entries().map(|(index, entry)| (index.0, entry.delivery_count)).collect();
         assert_eq!(counts, [(3, 0), (6, 3), (9, 0), (12, 0)]);
         queue.assert_consistent();
+    }
+
+    /// Case T7: what came back keeps its place among those of its priority.
+    #[test]
+    fn the_highest_priority_comes_first() {
+        let mut spec = queue([]).spec;
+        spec.arguments = FieldTable::new().with("x-max-priority", 5).to_bytes().slice(4..);
+        let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
+        for (index, priority) in [(2, 0), (3, 5), (4, 200), (5, 1), (6, 0)] {
+            queue.push(Index(index), Entry::stored(4, 0, false), priority, None);
+        }
+        assert_eq!(queue.entries().map(|(index, _)| index.0).collect::<Vec<_>>(), [2, 3, 4, 5, 6]);
+        let newest: Vec<_> = queue.entries_down_from(Index(6)).map(|(index, _)| index.0).collect();
+        assert_eq!(newest, [5, 4, 3, 2]);
+        assert_eq!(queue.entries_from(Index(4)).map(|(index, _)| index.0).collect::<Vec<_>>(), [4, 5, 6]);
+        assert_eq!((hand_out(&mut queue), hand_out(&mut queue), hand_out(&mut queue)), (Some(3), Some(4), Some(5)));
+        queue.give_back(Index(5), &BTreeMap::new());
+        queue.give_back(Index(3), &BTreeMap::new());
+        assert_eq!((hand_out(&mut queue), hand_out(&mut queue), hand_out(&mut queue)), (Some(3), Some(5), Some(2)));
+        assert_eq!((queue.ready(), queue.unacked_indexes().len(), queue.priority_of(Index(4))), (1, 4, 5));
+        assert!(queue.remove(Index(4)).is_some() && queue.remove(Index(4)).is_none());
+        queue.hand_out_from_start();
+        queue.assert_consistent();
+        assert_eq!(queue.peek_least().map(|(index, _)| index), Some(Index(2)));
     }
 }

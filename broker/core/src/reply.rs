@@ -106,17 +106,20 @@ impl Core {
     pub fn handle_committed(&mut self, committed: Index, confirmable: Index, out: &mut Outputs) {
         // Whoever sees a commit sees whole transactions.
         let committed = self.transactions.whole(committed);
+        let before = self.committed;
         self.committed = self.committed.max(committed);
         self.confirmable = self.confirmable.max(confirmable.min(committed));
         while let Some((_, queue)) = self.waiting.first().filter(|(index, _)| *index <= self.committed).copied() {
             self.waiting.pop_first();
             if let Some(queue) = self.state.queues.get_mut(&queue) {
                 queue.session.waiting = false;
+                queue.session.fresh_above.get_or_insert(before);
             }
             self.mark_dirty(queue);
         }
         self.close_deleted(out);
         self.ask_for_committed(out);
+        self.dead_letters.handle_committed(self.committed);
         while let Some((connection, channel)) = self.reply_gates.take_due(self.committed) {
             self.release_replies(Origin { connection, channel }, out);
         }

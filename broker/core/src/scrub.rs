@@ -221,6 +221,9 @@ impl State {
                 break;
             }
             digest = digest.message(index, entry);
+            if let Some(expires) = queue.expires(index) {
+                digest = digest.word(expires.get());
+            }
             if entry.is_large() {
                 let parts = self.parts.of(index).into_iter().flat_map(|parts| parts.iter());
                 digest = parts.fold(digest, |digest, part| digest.word(part.index.0).word(part.bytes.into()));

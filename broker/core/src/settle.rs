@@ -7,8 +7,10 @@ use crate::MAX_MESSAGES_PER_RECORD;
 use crate::client::Origin;
 use crate::command::DeliveryTag;
 use crate::core::Core;
+use crate::dead_letter::Reason;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
+use crate::queue::Queue;
 use crate::session::Unacked;
 use crate::slots::Slots;
 
@@ -29,12 +31,36 @@ impl Settled {
 pub(crate) enum Settlement {
     Dequeue,
     Requeue,
+    /// It leaves the queue without having been consumed.
+    Reject,
 }
 
 impl Settlement {
-    /// Without requeue the message is dropped (dead-lettering will be decided here).
     pub(crate) fn of_nack(requeue: bool) -> Self {
-        if requeue { Self::Requeue } else { Self::Dequeue }
+        if requeue { Self::Requeue } else { Self::Reject }
+    }
+}
+
+/// What becomes of a delivered message, by its queue's rules.
+pub(crate) enum Fate {
+    Dequeued,
+    Requeued,
+    Dies(Reason),
+}
+
+impl Queue {
+    pub(crate) fn fate(&self, index: Index, settlement: Settlement) -> Fate {
+        let dies = |reason| if self.rules.dead_letter.is_some() { Fate::Dies(reason) } else { Fate::Dequeued };
+        match settlement {
+            Settlement::Dequeue => Fate::Dequeued,
+            Settlement::Reject => dies(Reason::Rejected),
+            Settlement::Requeue => match self.rules.delivery_limit {
+                Some(limit) if self.entry(index).is_some_and(|entry| entry.delivery_count >= limit) => {
+                    dies(Reason::DeliveryLimit)
+                }
+                _ => Fate::Requeued,
+            },
+        }
     }
 }
 
@@ -111,13 +137,15 @@ impl Core {
 
     /// To be written at the end of the step. A queue that is gone took its messages along.
     pub(crate) fn note_settled(&mut self, unacked: Unacked, settlement: Settlement) {
-        if !self.state.queues.contains_key(&unacked.queue) {
-            return;
+        let Some(queue) = self.state.queues.get(&unacked.queue) else { return };
+        let fate = queue.fate(unacked.index, settlement);
+        if let Fate::Dies(reason) = fate {
+            return self.condemn(unacked.queue, unacked.index, reason);
         }
         let settled = self.settled.entry(unacked.queue).or_default();
-        match settlement {
-            Settlement::Dequeue => settled.dequeued.push(unacked.index),
-            Settlement::Requeue => settled.requeued.push(unacked.index),
+        match fate {
+            Fate::Requeued => settled.requeued.push(unacked.index),
+            Fate::Dequeued | Fate::Dies(_) => settled.dequeued.push(unacked.index),
         }
     }
 
@@ -146,6 +174,7 @@ impl Core {
             self.write(record, out);
             self.mark_dirty(queue);
             self.watch_length(queue);
+            self.watch_deadlines(queue);
         }
     }
 }

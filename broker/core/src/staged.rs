@@ -10,7 +10,8 @@ use std::sync::Arc;
 use understudy_record::{Index, Message, PartRef, QueueId, Settled};
 
 use crate::entry::message_bytes;
-use crate::state::{ApplyError, Keep, State, release};
+use crate::expiry::Wishes;
+use crate::state::{ApplyError, Arriving, Keep, State, release};
 
 /// A message in no queue yet. Their number is what the primary lets a transaction have.
 #[derive(Debug)]
@@ -20,6 +21,7 @@ pub(crate) struct Staged {
     pub(crate) bytes: u32,
     /// Set aside: nobody else can claim them.
     parts: Option<Arc<[PartRef]>>,
+    wishes: Wishes,
     /// If it stays in memory.
     message: Option<Arc<Message>>,
 }
@@ -38,8 +40,9 @@ impl State {
             self.parts.set_aside(parts);
         }
         let (targets, parts, bytes) = ([targets, here].concat(), message.parts.clone(), message_bytes(message));
+        let wishes = Wishes::of(&message.properties);
         let message = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.staged.push(Staged { index, targets, bytes, parts, message });
+        self.staged.push(Staged { index, targets, bytes, parts, wishes, message });
         Ok(())
     }
 
@@ -60,8 +63,9 @@ impl State {
             }
             requeued.iter().for_each(|message| queue.give_back(*message, &self.syncs));
         }
-        for Staged { index, targets, bytes, parts, message } in std::mem::take(&mut self.staged) {
-            self.take_in(index, &targets, &[], bytes, parts.as_ref(), message);
+        for Staged { index, targets, bytes, parts, wishes, message } in std::mem::take(&mut self.staged) {
+            let arriving = Arriving { bytes, parts: parts.as_ref(), wishes, resident: message };
+            self.take_in(index, &targets, &[], arriving);
         }
         Ok(())
     }

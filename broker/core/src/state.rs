@@ -13,6 +13,7 @@ use crate::accounts::Accounts;
 use crate::base::BaseState;
 use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
+use crate::expiry::Wishes;
 use crate::parts::Parts;
 use crate::queue::Queue;
 use crate::scrub::Difference;
@@ -75,8 +76,22 @@ pub(crate) struct State {
     pub(crate) limited: usize,
     /// The stores of the last epoch's primary and of the one before, as far as they are known.
     pub(crate) writers: [Option<StoreId>; 2],
+    /// Queues with a time to live for their messages, in number.
+    pub(crate) expiring: usize,
+    /// What time it is, as the last primary to say it said: in milliseconds since 1970. 0: nobody has.
+    pub(crate) wall_ms: u64,
     /// Of the transaction whose decision is next.
     pub(crate) staged: Vec<Staged>,
+}
+
+/// A message on its way into its queues.
+#[derive(Debug)]
+pub(crate) struct Arriving<'a> {
+    pub(crate) bytes: u32,
+    pub(crate) parts: Option<&'a Arc<[PartRef]>>,
+    pub(crate) wishes: Wishes,
+    /// If it stays in memory.
+    pub(crate) resident: Option<Arc<Message>>,
 }
 
 /// Whether messages stay in memory as they come. Either way they are in the log, or about to be.
@@ -105,6 +120,8 @@ impl Default for State {
             evictable: Evictable::default(),
             unreplicated: 0,
             limited: 0,
+            expiring: 0,
+            wall_ms: 0,
             writers: [None, None],
             staged: Vec::new(),
         }
@@ -126,6 +143,7 @@ impl State {
             return Err(ApplyError::AmidTransaction { index });
         }
         match record {
+            Record::Time { wall_ms } => self.wall_ms = *wall_ms,
             Record::EpochStart { primary, .. } => {
                 self.writers = [self.writers[1], Some(primary.store)];
                 self.staged = Vec::new();
@@ -200,7 +218,8 @@ impl State {
     /// Its virtual host is there.
     pub(crate) fn add_queue(&mut self, queue: Queue) {
         self.unreplicated += usize::from(!queue.is_replicated());
-        self.limited += usize::from(queue.limits.is_some());
+        self.limited += usize::from(queue.rules.limits.is_some());
+        self.expiring += usize::from(queue.rules.message_ttl.is_some());
         if let Some(vhost) = self.vhosts.get_mut(queue.vhost) {
             vhost.names.insert(queue.spec.name.clone(), queue.id);
         }
@@ -221,7 +240,8 @@ impl State {
     fn take_out_queue(&mut self, id: QueueId) -> Option<Queue> {
         let mut queue = self.queues.remove(&id)?;
         self.unreplicated -= usize::from(!queue.is_replicated());
-        self.limited -= usize::from(queue.limits.is_some());
+        self.limited -= usize::from(queue.rules.limits.is_some());
+        self.expiring -= usize::from(queue.rules.message_ttl.is_some());
         self.evictable.remove(&mut queue);
         Some(queue)
     }
@@ -277,7 +297,13 @@ impl State {
     ) -> Result<(), ApplyError> {
         self.check_publish(index, targets, here, message)?;
         let resident = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.take_in(index, targets, here, message_bytes(message), message.parts.as_ref(), resident);
+        let arriving = Arriving {
+            bytes: message_bytes(message),
+            parts: message.parts.as_ref(),
+            wishes: Wishes::of(&message.properties),
+            resident,
+        };
+        self.take_in(index, targets, here, arriving);
         Ok(())
     }
 
@@ -298,16 +324,9 @@ impl State {
         message.parts.as_ref().map_or(Ok(()), |parts| self.parts.check(index, parts))
     }
 
-    /// A message comes into its queues, which are there, each in one of the lists. `resident`: it stays in memory.
-    pub(crate) fn take_in(
-        &mut self,
-        index: Index,
-        targets: &[QueueId],
-        here: &[QueueId],
-        bytes: u32,
-        parts: Option<&Arc<[PartRef]>>,
-        resident: Option<Arc<Message>>,
-    ) {
+    /// A message comes into its queues, which are there, each in one of the lists.
+    pub(crate) fn take_in(&mut self, index: Index, targets: &[QueueId], here: &[QueueId], arriving: Arriving<'_>) {
+        let Arriving { bytes, parts, wishes, resident } = arriving;
         if let Some(parts) = parts {
             self.parts.claim(index, parts, targets.len() + here.len());
         }
@@ -316,12 +335,13 @@ impl State {
         self.tally.publish(index, targets.len() + here.len(), bytes, resident.as_ref());
         for target in targets.iter().chain(here) {
             let Some(queue) = self.queues.get_mut(target) else { continue };
+            let expires = wishes.deadline(queue, self.wall_ms);
             match &resident {
                 Some((message, _)) => {
-                    queue.push(index, Entry::resident(message.clone(), bytes));
+                    queue.push(index, Entry::resident(message.clone(), bytes), wishes.priority, expires);
                     self.evictable.note(queue);
                 }
-                None => queue.push(index, stored()),
+                None => queue.push(index, stored(), wishes.priority, expires),
             }
         }
     }
@@ -374,8 +394,10 @@ impl State {
         }
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");
-        let limited = self.queues.values().filter(|queue| queue.limits.is_some()).count();
+        let limited = self.queues.values().filter(|queue| queue.rules.limits.is_some()).count();
         assert_eq!(self.limited, limited, "queues with a limit");
+        let expiring = self.queues.values().filter(|queue| queue.rules.message_ttl.is_some()).count();
+        assert_eq!(self.expiring, expiring, "queues whose messages expire");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());

@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::session::{Answer, Reply, Unacked};
-use crate::settle::{Settlement, take_unacked};
+use crate::settle::{Fate, Settlement, take_unacked};
 use crate::{MAX_OPEN_TRANSACTIONS_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_MESSAGES, TRANSACTIONS_SINCE};
 
 /// What a message that waits for its commit takes beside body and properties, in bytes, about.
@@ -38,6 +38,13 @@ pub(crate) struct Held {
     pub(crate) message: Message,
     pub(crate) targets: Vec<QueueId>,
     mandatory: bool,
+}
+
+impl Held {
+    /// A message that the broker itself publishes.
+    pub(crate) fn new(message: Message, targets: Vec<QueueId>) -> Self {
+        Self { message, targets, mandatory: false }
+    }
 }
 
 /// A delivery that counts as unacknowledged before the commit.
@@ -166,13 +173,13 @@ impl Core {
         let Transaction { published, bytes, settled } = take(channel.transaction.as_deref_mut())?;
         self.transactions.bytes -= bytes;
         published.iter().for_each(|held| self.answer(&held.message));
-        let (routed, unrouted) = self.split_by_fate(published);
+        let (mut routed, unrouted) = self.split_by_fate(published);
         // What no queue takes is as good as taken once the topology by which it is so cannot be undone.
         let mut gate = if unrouted.is_empty() { Index(0) } else { self.state.topology_index };
         for Held { message, mandatory, .. } in unrouted {
             self.drop_unrouted(origin, message, mandatory, out);
         }
-        let settled = self.settle_held(origin, settled, !was_at_limit);
+        let settled = self.settle_held(origin, settled, !was_at_limit, &mut routed);
         if was_at_limit {
             self.resume_channel(origin);
         }
@@ -218,37 +225,48 @@ impl Core {
         published.into_iter().partition(|held| !held.targets.is_empty())
     }
 
-    /// The deliveries no longer count for any limit; what is to be written of them, by queue.
+    /// The deliveries no longer count for any limit; what is to be written of them, by queue, beside the letters of those that
+    /// die. One whose message is not at hand, or large, dies right after the transaction: until then it is in its queue.
     fn settle_held(
         &mut self,
         origin: Origin,
         settled: Vec<HeldSettlement>,
         resume: bool,
+        letters: &mut Vec<Held>,
     ) -> BTreeMap<QueueId, Settled> {
         let mut by_queue: BTreeMap<QueueId, Settled> = BTreeMap::new();
         for HeldSettlement { unacked, settlement, .. } in settled {
             self.free_limits(origin, unacked, resume);
             let queue = unacked.queue;
-            if !self.state.queues.contains_key(&queue) {
-                continue; // it took its messages along
+            let Some(known) = self.state.queues.get(&queue) else { continue }; // it took its messages along
+            let fate = known.fate(unacked.index, settlement);
+            if let Fate::Dies(reason) = fate {
+                match self.letter_at_hand(queue, unacked.index, reason) {
+                    Some(letter) => letters.extend(letter),
+                    None => {
+                        self.condemn(queue, unacked.index, reason);
+                        continue;
+                    }
+                }
             }
             let nothing = || Settled { queue, dequeued: Vec::new(), requeued: Vec::new() };
             let settled = by_queue.entry(queue).or_insert_with(nothing);
-            match settlement {
-                Settlement::Dequeue => settled.dequeued.push(unacked.index),
-                Settlement::Requeue => settled.requeued.push(unacked.index),
+            match fate {
+                Fate::Requeued => settled.requeued.push(unacked.index),
+                Fate::Dequeued | Fate::Dies(_) => settled.dequeued.push(unacked.index),
             }
         }
         by_queue
     }
 
     /// The record by which it all takes effect; `None` if there is nothing to write.
-    fn write_transaction(
+    pub(crate) fn write_transaction(
         &mut self,
         routed: Vec<Held>,
         settled: BTreeMap<QueueId, Settled>,
         out: &mut Outputs,
     ) -> Option<Index> {
+        self.note_time(routed.iter().map(|held| (&held.message.properties, &held.targets[..])), out);
         let first = self.next_index();
         let alone = settled.is_empty() && routed.len() == 1;
         let mut expected = Vec::with_capacity(routed.len());
@@ -275,6 +293,7 @@ impl Core {
             for queue in requeued {
                 self.mark_dirty(queue);
                 self.watch_length(queue);
+                self.watch_deadlines(queue);
             }
         }
         for (index, queues) in expected {

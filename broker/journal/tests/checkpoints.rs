@@ -290,7 +290,7 @@ impl Run<'_> {
         let parts_of = |index| self.broker.parts.get(&index).into_iter().flatten();
         let held = |index| {
             let bytes = self.history.body_of(index).len() as u32 + parts_of(index).map(|part| part.bytes).sum::<u32>();
-            HeldMessage { index, delivery_count: 0, bytes }
+            HeldMessage { index, bytes, ..HeldMessage::default() }
         };
         let messages: Vec<HeldMessage> = there.map(held).collect();
         let large = messages.iter().filter_map(|message| {
@@ -335,7 +335,13 @@ impl Run<'_> {
                     };
                     let parts = message.parts.iter().flat_map(|parts| parts.iter());
                     pieces.extend(parts.map(|part| self.part_piece(part.index)));
-                    pieces.push(BasePiece::Message { queue: id, index, delivery_count: 0, message: message.clone() });
+                    pieces.push(BasePiece::Message {
+                        queue: id,
+                        index,
+                        delivery_count: 0,
+                        expires_ms: 0,
+                        message: message.clone(),
+                    });
                     before = index;
                 }
                 let done = pieces.is_empty();
@@ -530,7 +536,10 @@ fn a_segment_of_live_records_before_the_first_message_of_a_base_keeps_its_own_ra
             let Record::Publish { message, .. } = run.history.records[index.0 as usize - 1].clone() else {
                 panic!("{index} is no message")
             };
-            run.write_base(sync_point, &[BasePiece::Message { queue, index, delivery_count: 0, message }])?;
+            run.write_base(
+                sync_point,
+                &[BasePiece::Message { queue, index, delivery_count: 0, expires_ms: 0, message }],
+            )?;
         }
         let done = queue_ids().map(|queue| BasePiece::QueueDone { queue });
         let end: Vec<_> = done.chain([BasePiece::End { floor: run.last() }]).collect();

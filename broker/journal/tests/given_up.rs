@@ -25,7 +25,8 @@ fn write(journal: &mut Journal, indexes: std::ops::RangeInclusive<u64>) {
 fn draft(journal: &Journal, maker: &Checkpointer, live: &[u64]) -> Draft {
     let sync_point = journal.last();
     let mut draft = maker.begin().expect("room enough");
-    let held = |index: &u64| HeldMessage { index: Index(*index), delivery_count: 0, bytes: (*index as u32 * 37) % 700 };
+    let held =
+        |index: &u64| HeldMessage { index: Index(*index), bytes: (*index as u32 * 37) % 700, ..HeldMessage::default() };
     let mut messages: Vec<HeldMessage> = live.iter().map(held).collect();
     messages.reverse();
     let queue = QueueId(Index(1));
@@ -97,7 +98,8 @@ fn one_that_was_made_before_a_cut_does_not_come_into_force_after_it() {
     let mut draft = maker.begin().expect("room enough");
     let (sync_point, queue) = (position(2, 36), QueueId(Index(1)));
     let live: Vec<u64> = (2..=36).collect();
-    let held = live.iter().rev().map(|index| HeldMessage { index: Index(*index), delivery_count: 0, bytes: 500 });
+    let held =
+        live.iter().rev().map(|index| HeldMessage { index: Index(*index), bytes: 500, ..HeldMessage::default() });
     let pieces = [
         BasePiece::Start { sync_point, epochs: vec![position(1, 1), position(2, 13)], in_sync: Vec::new() },
         BasePiece::TopologyEnd,
@@ -250,7 +252,7 @@ fn what_is_whole_is_not_moved_again_and_again() {
     for round in 0..4 {
         let sync_point = journal.last();
         let mut draft = maker.begin().expect("room enough");
-        let held = |index: &u64| HeldMessage { index: Index(*index), delivery_count: 0, bytes: 2 };
+        let held = |index: &u64| HeldMessage { index: Index(*index), bytes: 2, ..HeldMessage::default() };
         let queue = QueueId(Index(1));
         let pieces = [
             BasePiece::Start { sync_point, epochs: vec![position(1, 1)], in_sync: Vec::new() },

@@ -24,7 +24,7 @@ const RETAINING: Options = Options { segment_bytes: 1500, retain_bytes: 3500, re
 type Failed = Box<dyn std::error::Error + Send + Sync>;
 
 fn held(index: u64) -> HeldMessage {
-    HeldMessage { index: Index(index), delivery_count: 0, bytes: (index * 37 % 700) as u32 }
+    HeldMessage { index: Index(index), bytes: (index * 37 % 700) as u32, ..HeldMessage::default() }
 }
 
 /// A checkpoint as of the last record, in which `live`, ascending, are what the one queue holds.

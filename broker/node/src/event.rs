@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{Notify, mpsc, oneshot};
 use understudy_core::{
     AdminCommand, AmqpError, BacklogCursor, ChannelId, Command, ConnectionId, ConnectionInfo, Definitions, Effect,
+    PartLoad,
 };
 use understudy_election::Stored;
-use understudy_record::{Alarms, Epoch, Frame, Index, Message, QueueId, ReplicaName};
+use understudy_record::{Alarms, Body, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
 use crate::{AdminOutcomes, AdminReply, CheckpointEvent, Installed, Recovered, Writer};
@@ -126,6 +127,8 @@ pub enum Event {
     Checkpoint(CheckpointEvent),
     /// Messages that were read back for a queue; `None` for one that the log does not have.
     Loaded(Epoch, QueueId, Result<Vec<(Index, Option<Message>)>, String>),
+    /// A part of a large message that was read; `None` if the log does not have it.
+    PartLoaded(Epoch, PartLoad, Result<Option<Body>, String>),
 }
 
 #[derive(Debug)]

@@ -34,7 +34,7 @@ pub use event::{
     Outgoing, ToPrimary, Upload, UpstreamEvent,
 };
 pub use journal_worker::{JournalWorker, Order, Writer};
-pub use log_reads::{ChunkToSend, READ_BYTES, read_messages};
+pub use log_reads::{ChunkToSend, READ_BYTES, read_messages, read_part};
 pub use node::Node;
 pub use recorded_sets::RecordedSets;
 pub use recovery::{Inconsistency, Rebuild, Recovered};

@@ -48,14 +48,14 @@ impl ChunkToSend {
                     let body = read_part(reader, index)?.ok_or_else(|| gone(index))?;
                     BasePiece::Part { index, body }
                 }
-                BacklogItem::Message(BacklogMessage { index, delivery_count, message, .. }) => {
+                BacklogItem::Message(BacklogMessage { index, delivery_count, expires_ms, message, .. }) => {
                     let message = match message {
                         Some(message) => (*message).clone(),
                         None => read.next().and_then(|(_, message)| message).ok_or_else(|| gone(index))?,
                     };
                     messages += 1;
                     bytes += message.body.len() as u64 + message.properties.len() as u64; // its parts came before it
-                    BasePiece::Message { queue: self.queue, index, delivery_count, message }
+                    BasePiece::Message { queue: self.queue, index, delivery_count, expires_ms, message }
                 }
             };
             frames.push(Frame::base(self.sync_point, self.committed, &piece, &mut arena));
@@ -65,7 +65,9 @@ impl ChunkToSend {
     }
 }
 
-fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
+/// # Errors
+/// If it cannot be read: in words.
+pub fn read_part(reader: &mut LogReader, index: Index) -> Result<Option<Body>, String> {
     let found = read_patiently(reader, &[index]).map_err(|error| error.to_string())?;
     Ok(found.into_iter().flatten().find_map(|frame| frame.part().cloned()))
 }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use understudy_core::{ConnectionId, Core, Load, Outputs};
+use understudy_core::{ConnectionId, Core, Load, Outputs, PartLoad, Time};
 use understudy_election::{Incarnation, Lease, Stored, Version};
 use understudy_journal::Flaw;
 use understudy_record::version::VersionRange;
-use understudy_record::{Alarms, Epoch, Frame, Identity, Index, Message, Position, QueueId};
+use understudy_record::{Alarms, Body, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
 use crate::lease_order::LeaseOrder;
@@ -76,6 +76,7 @@ pub struct Node {
     /// The last step ended with bodies that could leave memory at once.
     more_to_evict: bool,
     pub(crate) now: Duration,
+    pub(crate) time: Time,
 }
 
 impl Node {
@@ -117,6 +118,7 @@ impl Node {
             more_to_deliver: false,
             more_to_evict: false,
             now,
+            time: Time { wall_ms: 0, steady: now },
         };
         node.become_backup(recovered);
         node
@@ -124,8 +126,10 @@ impl Node {
 
     /// A turn begins. Whatever has come is to be handled before the clocks are looked at ([`Node::tick`]): after a pause of
     /// this process itself, peers that spoke meanwhile are not silent. It ends with [`Node::settle`].
-    pub fn begin_turn(&mut self, now: Duration) {
-        self.now = now;
+    pub fn begin_turn(&mut self, time: Time) {
+        self.now = time.steady;
+        self.time = time;
+        self.core.set_time(time);
     }
 
     /// The state, for comparison.
@@ -163,6 +167,7 @@ impl Node {
             Event::Alarms(alarms) => self.alarms = alarms,
             Event::Checkpoint(event) => self.handle_checkpoint(event),
             Event::Loaded(epoch, queue, messages) => self.handle_loaded(epoch, queue, messages),
+            Event::PartLoaded(epoch, load, body) => self.handle_part_loaded(epoch, load, body),
         }
     }
 
@@ -224,6 +229,21 @@ impl Node {
         }
         let there = messages.into_iter().filter_map(|(index, message)| Some((index, message?))).collect();
         self.core.handle_loaded(queue, there, &mut self.out);
+    }
+
+    fn handle_part_loaded(&mut self, epoch: Epoch, load: PartLoad, body: Result<Option<Body>, String>) {
+        if !matches!(&self.role, Role::Primary(role) if role.primary.epoch() == epoch) {
+            return;
+        }
+        match body {
+            Ok(Some(body)) => self.core.handle_part_loaded(load, body, &mut self.out),
+            Ok(None) if !self.core.wants_part(load) => {} // it went with its message
+            Ok(None) => {
+                let index = load.part.index;
+                self.end_role_damaged(format!("part {index} of a message is not in the log: the log is damaged"));
+            }
+            Err(reason) => self.end_role_damaged(format!("messages cannot be read back: {reason}")),
+        }
     }
 
     /// The Lease as it is now seen: this process may be the primary, or no longer, or have another to follow.
@@ -302,11 +322,16 @@ impl Node {
     /// what is committed may still be on its way there.
     fn order_loads(&mut self) {
         self.loads.append(&mut self.out.loads);
-        let Role::Primary(role) = &self.role else { return self.loads.clear() };
+        let Role::Primary(role) = &self.role else {
+            self.out.part_loads.clear();
+            return self.loads.clear();
+        };
         let (epoch, written) = (role.primary.epoch(), role.primary.own_durable());
         for load in self.loads.extract_if(.., |load| load.indexes.last().is_none_or(|last| *last <= written)) {
             self.around.load(epoch, load);
         }
+        // A part that is to be read is of a committed message, which own log had before that.
+        self.out.part_loads.drain(..).for_each(|load| self.around.load_part(epoch, load));
     }
 
     pub(crate) fn is_primary(&self) -> bool {

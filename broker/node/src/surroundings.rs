@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use understudy_core::Load;
+use understudy_core::{Load, PartLoad};
 use understudy_journal::Flaw;
 use understudy_record::{Epoch, Index, ReplicaName};
 use understudy_replication::{LeaseRequest, StreamId};
@@ -54,6 +54,9 @@ pub trait Surroundings: Send {
 
     /// Reads messages back for the primary of `epoch`; answered with [`Event::Loaded`](crate::Event).
     fn load(&mut self, epoch: Epoch, load: Load);
+
+    /// Reads a part of a large message for the primary of `epoch`; answered with [`Event::PartLoaded`](crate::Event).
+    fn load_part(&mut self, epoch: Epoch, load: PartLoad);
 
     /// Makes a backlog's pieces, with what is not in memory read from the log.
     fn read_backlog(&mut self, chunk: ChunkToSend, reply: oneshot::Sender<Result<BacklogReply, String>>);

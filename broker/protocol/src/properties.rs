@@ -93,6 +93,13 @@ impl Properties {
         Self(bytes)
     }
 
+    /// Whether it is worth looking for these two: cheap, and nothing is copied.
+    #[inline]
+    pub fn may_have_priority_or_expiration(bytes: &[u8]) -> bool {
+        const HIGH: u8 = ((flag::PRIORITY | flag::EXPIRATION) >> 8) as u8;
+        bytes.first().is_some_and(|flags| flags & HIGH != 0)
+    }
+
     pub const fn as_bytes(&self) -> &Bytes {
         &self.0
     }

@@ -37,17 +37,20 @@ pub(crate) fn read_settled(r: &mut Reader) -> Result<Vec<Settled>, RecordError> 
     (0..count).map(one).collect()
 }
 
-/// Each index as its distance below the one before: a few bytes a message.
-pub(crate) fn write_held(w: &mut Writer<'_>, messages: &[HeldMessage]) {
+/// Each index as its distance below the one before: a few bytes a message. `plain`: none has a priority or expires.
+pub(crate) fn write_held(w: &mut Writer<'_>, messages: &[HeldMessage], plain: bool) {
     let mut before = u64::MAX;
     w.list(messages, |w, message| {
         assert!(message.index.0 < before, "held messages come newest first");
         w.varint(before - message.index.0).varint(message.delivery_count.into()).varint(message.bytes.into());
+        if !plain {
+            w.u8(message.priority).varint(message.expires_ms);
+        }
         before = message.index.0;
     });
 }
 
-pub(crate) fn read_held(r: &mut Reader) -> Result<Vec<HeldMessage>, RecordError> {
+pub(crate) fn read_held(r: &mut Reader, plain: bool) -> Result<Vec<HeldMessage>, RecordError> {
     let mut before = u64::MAX;
     let mut messages = Vec::new();
     for _ in 0..r.count(3)? {
@@ -56,7 +59,9 @@ pub(crate) fn read_held(r: &mut Reader) -> Result<Vec<HeldMessage>, RecordError>
         let index = Index(index.ok_or(RecordError::Malformed { what: "held message's distance", value: distance })?);
         let narrow = |what, value: u64| u32::try_from(value).map_err(|_| RecordError::Malformed { what, value });
         let delivery_count = narrow("delivery count", r.varint()?)?;
-        messages.push(HeldMessage { index, delivery_count, bytes: narrow("held message's size", r.varint()?)? });
+        let bytes = narrow("held message's size", r.varint()?)?;
+        let (priority, expires_ms) = if plain { (0, 0) } else { (r.u8()?, r.varint()?) };
+        messages.push(HeldMessage { index, delivery_count, bytes, priority, expires_ms });
         before = index.0;
     }
     Ok(messages)

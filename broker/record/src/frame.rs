@@ -174,7 +174,13 @@ impl Frame {
                 | Record::PART,
             ) => Some(self.position.index),
             // After the tag: the queue, then the index.
-            (FrameKind::Base, BasePiece::MESSAGE | BasePiece::MESSAGE_IN_PARTS) => index_at(9),
+            (
+                FrameKind::Base,
+                BasePiece::MESSAGE
+                | BasePiece::MESSAGE_IN_PARTS
+                | BasePiece::EXPIRING_MESSAGE
+                | BasePiece::EXPIRING_MESSAGE_IN_PARTS,
+            ) => index_at(9),
             (FrameKind::Base, BasePiece::PART) => index_at(1),
             _ => None,
         }

@@ -114,6 +114,10 @@ pub enum Record {
         up_to: Index,
         except: Vec<Index>,
     },
+    /// What time it is from here on, by the primary's clock: milliseconds since 1970. Messages that expire count from it.
+    Time {
+        wall_ms: u64,
+    },
     /// Changes nothing: what the primary's state is as of this record, for every replica to compare with its own.
     Scrub {
         digests: Vec<StateDigest>,
@@ -178,6 +182,10 @@ pub enum BasePiece {
         spec: QueueSpec,
     },
     Binding(Binding),
+    /// What the last [`Record::Time`] said at the sync point. Before [`Self::TopologyEnd`].
+    Time {
+        wall_ms: u64,
+    },
     /// The topology is whole; from here on live records and backlog may follow in any order.
     TopologyEnd,
     /// A virtual host other than the default one.
@@ -201,6 +209,8 @@ pub enum BasePiece {
         queue: QueueId,
         index: Index,
         delivery_count: u32,
+        /// As [`HeldMessage`] has it.
+        expires_ms: u64,
         message: Message,
     },
     QueueDone {
@@ -231,13 +241,24 @@ pub enum BasePiece {
 }
 
 /// A message that a queue holds, without the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldMessage {
     pub index: Index,
     /// How often it was delivered and came back.
     pub delivery_count: u32,
     /// What it weighs: body and properties, in bytes.
     pub bytes: u32,
+    /// Its place in a queue with priorities; 0 in others.
+    pub priority: u8,
+    /// When it leaves this queue by itself: milliseconds since 1970. 0: never.
+    pub expires_ms: u64,
+}
+
+impl HeldMessage {
+    /// Of a message that stays and has no priority nothing more is written.
+    fn is_plain(&self) -> bool {
+        self.priority == 0 && self.expires_ms == 0
+    }
 }
 
 /// Part of a large message's body, by reference: it was written as a record of its own.
@@ -367,6 +388,7 @@ impl Record {
     const QUEUE_DECLARE_AS: u8 = 27;
     const EXCHANGE_DECLARE_AS: u8 = 28;
     const SCRUB: u8 = 29;
+    const TIME: u8 = 30;
 
     const IN_VHOST: u8 = 42;
 
@@ -448,6 +470,7 @@ impl Record {
             Self::Requeue { queue, messages } => _ = w.u8(11).u64(queue.0.0).indexes(messages),
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
             Self::Scrub { digests } => write_digests(w.u8(Self::SCRUB), digests),
+            Self::Time { wall_ms } => _ = w.u8(Self::TIME).u64(*wall_ms),
             Self::In { vhost, change } => change.encode_meta(w.u8(Self::IN_VHOST).vhost(*vhost).0),
             Self::Admin(change) => change.write(w),
             #[cfg(feature = "made-up-version")]
@@ -516,6 +539,7 @@ impl Record {
             11 => Self::Requeue { queue: r.queue()?, messages: r.indexes()? },
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
             Self::SCRUB => Self::Scrub { digests: read_digests(&mut r)? },
+            Self::TIME => Self::Time { wall_ms: r.u64()? },
             Self::IN_VHOST => {
                 let vhost = r.other_vhost(Self::is_of_a_vhost)?;
                 return Ok(Self::In { vhost, change: Box::new(Self::decode(r.0, body)?) });
@@ -535,6 +559,10 @@ impl BasePiece {
     pub(crate) const MESSAGE: u8 = 6;
     pub(crate) const PART: u8 = 10;
     pub(crate) const MESSAGE_IN_PARTS: u8 = 12;
+    const TIME: u8 = 16;
+    const HELD_WITH_MORE: u8 = 17;
+    pub(crate) const EXPIRING_MESSAGE: u8 = 18;
+    pub(crate) const EXPIRING_MESSAGE_IN_PARTS: u8 = 19;
     const VHOST: u8 = 20;
     const IN_VHOST: u8 = 21;
     const ADMIN: u8 = 22;
@@ -579,14 +607,26 @@ impl BasePiece {
             Self::Writer { store } => _ = w.u8(15).u128(store.0),
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
-            Self::Message { queue, index, delivery_count, message } => {
-                w.u8(if message.parts.is_some() { Self::MESSAGE_IN_PARTS } else { Self::MESSAGE });
+            Self::Message { queue, index, delivery_count, expires_ms, message } => {
+                w.u8(match (*expires_ms > 0, message.parts.is_some()) {
+                    (false, false) => Self::MESSAGE,
+                    (false, true) => Self::MESSAGE_IN_PARTS,
+                    (true, false) => Self::EXPIRING_MESSAGE,
+                    (true, true) => Self::EXPIRING_MESSAGE_IN_PARTS,
+                });
                 w.u64(queue.0.0).u64(index.0).u32(*delivery_count);
+                if *expires_ms > 0 {
+                    w.u64(*expires_ms);
+                }
                 write_message(w, message);
             }
+            Self::Time { wall_ms } => _ = w.u8(Self::TIME).u64(*wall_ms),
             Self::QueueDone { queue } => _ = w.u8(7).u64(queue.0.0),
             Self::End { floor } => _ = w.u8(8).u64(floor.0),
-            Self::Held { queue, messages } => write_held(w.u8(9).u64(queue.0.0), messages),
+            Self::Held { queue, messages } => {
+                let plain = messages.iter().all(HeldMessage::is_plain);
+                write_held(w.u8(if plain { 9 } else { Self::HELD_WITH_MORE }).u64(queue.0.0), messages, plain);
+            }
             Self::Part { index, .. } => _ = w.u8(Self::PART).u64(index.0),
             Self::Parts { message, parts } => write_parts(w.u8(11).u64(message.0), parts),
         }
@@ -632,15 +672,27 @@ impl BasePiece {
             15 => Self::Writer { store: StoreId(r.u128()?) },
             4 => Self::Binding(read_binding(&mut r)?),
             5 => Self::TopologyEnd,
-            tag @ (Self::MESSAGE | Self::MESSAGE_IN_PARTS) => Self::Message {
+            tag @ (Self::MESSAGE
+            | Self::MESSAGE_IN_PARTS
+            | Self::EXPIRING_MESSAGE
+            | Self::EXPIRING_MESSAGE_IN_PARTS) => Self::Message {
                 queue: r.queue()?,
                 index: r.index()?,
                 delivery_count: r.u32()?,
-                message: read_message(&mut r, tag == Self::MESSAGE_IN_PARTS, body)?,
+                expires_ms: match tag {
+                    Self::EXPIRING_MESSAGE | Self::EXPIRING_MESSAGE_IN_PARTS => r.u64()?,
+                    _ => 0,
+                },
+                message: {
+                    let in_parts = matches!(tag, Self::MESSAGE_IN_PARTS | Self::EXPIRING_MESSAGE_IN_PARTS);
+                    read_message(&mut r, in_parts, body)?
+                },
             },
+            Self::TIME => Self::Time { wall_ms: r.u64()? },
             7 => Self::QueueDone { queue: r.queue()? },
             8 => Self::End { floor: r.index()? },
-            9 => Self::Held { queue: r.queue()?, messages: read_held(&mut r)? },
+            9 => Self::Held { queue: r.queue()?, messages: read_held(&mut r, true)? },
+            Self::HELD_WITH_MORE => Self::Held { queue: r.queue()?, messages: read_held(&mut r, false)? },
             Self::PART => Self::Part { index: r.index()?, body },
             11 => Self::Parts { message: r.index()?, parts: read_parts(&mut r)? },
             tag => return Err(RecordError::UnknownTag { tag }),

@@ -141,6 +141,7 @@ fn record() -> impl Strategy<Value = Record> {
         (queue(), indexes()).prop_map(|(queue, messages)| Record::RequeueHere { queue, messages }),
         (queue(), index(), indexes()).prop_map(|(queue, up_to, except)| Record::PurgeHere { queue, up_to, except }),
         Just(Record::Withheld),
+        any::<u64>().prop_map(|wall_ms| Record::Time { wall_ms }),
         body().prop_map(|body| Record::Part { body }),
         indexes().prop_map(|parts| Record::Discard { parts }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Dequeue { queue, messages }),
@@ -151,12 +152,15 @@ fn record() -> impl Strategy<Value = Record> {
 
 /// Newest first, each index once.
 fn held() -> impl Strategy<Value = Vec<HeldMessage>> {
-    vec((any::<u64>(), any::<u32>(), any::<u32>()), 0..40).prop_map(|mut messages| {
+    vec((any::<u64>(), any::<u32>(), any::<u32>(), 0..4_u8, 0..3_u64), 0..40).prop_map(|mut messages| {
         messages.sort_unstable_by_key(|(index, ..)| std::cmp::Reverse(*index));
         messages.dedup_by_key(|(index, ..)| *index);
         let messages = messages.into_iter().filter(|(index, ..)| *index < u64::MAX);
         messages
-            .map(|(index, delivery_count, bytes)| HeldMessage { index: Index(index), delivery_count, bytes })
+            .map(|(index, delivery_count, bytes, priority, expires_ms)| {
+                let expires_ms = expires_ms * 1_780_000_000_000;
+                HeldMessage { index: Index(index), delivery_count, bytes, priority, expires_ms }
+            })
             .collect()
     })
 }
@@ -178,9 +182,12 @@ fn piece() -> impl Strategy<Value = BasePiece> {
         (queue(), queue_spec()).prop_map(|(id, spec)| BasePiece::Queue { id, spec }),
         binding().prop_map(BasePiece::Binding),
         Just(BasePiece::TopologyEnd),
-        (queue(), index(), any::<u32>(), message()).prop_map(|(queue, index, delivery_count, message)| {
-            BasePiece::Message { queue, index, delivery_count, message }
-        }),
+        (queue(), index(), any::<u32>(), 0..3_u64, message()).prop_map(
+            |(queue, index, delivery_count, expires_ms, message)| {
+                BasePiece::Message { queue, index, delivery_count, expires_ms, message }
+            }
+        ),
+        any::<u64>().prop_map(|wall_ms| BasePiece::Time { wall_ms }),
         queue().prop_map(|queue| BasePiece::QueueDone { queue }),
         index().prop_map(|floor| BasePiece::End { floor }),
         (queue(), held()).prop_map(|(queue, messages)| BasePiece::Held { queue, messages }),

@@ -559,7 +559,7 @@ fn base_topology_end() {
 #[test]
 fn base_message() {
     check_piece(
-        &BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() },
+        &BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, expires_ms: 0, message: message() },
         &expect![[r#"
             0605000000000000002a000000000000
             00030000000109616d712e746f706963
@@ -571,7 +571,13 @@ fn base_message() {
 #[test]
 fn base_message_in_parts() {
     check_piece(
-        &BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message_in_parts() },
+        &BasePiece::Message {
+            queue: queue(5),
+            index: Index(42),
+            delivery_count: 3,
+            expires_ms: 0,
+            message: message_in_parts(),
+        },
         &expect![[r#"
             0c05000000000000002a000000000000
             00030000000109616d712e746f706963
@@ -603,7 +609,12 @@ fn base_end() {
 
 #[test]
 fn base_held() {
-    let held = |index, delivery_count, bytes| HeldMessage { index: Index(index), delivery_count, bytes };
+    let held = |index, delivery_count, bytes| HeldMessage {
+        index: Index(index),
+        delivery_count,
+        bytes,
+        ..HeldMessage::default()
+    };
     check_piece(
         &BasePiece::Held { queue: queue(5), messages: vec![held(1000, 0, 1024), held(999, 2, 0), held(3, 0, 100)] },
         &expect![[r#"
@@ -611,6 +622,60 @@ fn base_held() {
             ffffffffffff01008008010200e40700
             64
         "#]],
+    );
+}
+
+#[test]
+fn base_held_with_more() {
+    let more = HeldMessage { index: Index(1000), bytes: 1024, priority: 9, expires_ms: 300, ..HeldMessage::default() };
+    let plain = HeldMessage { index: Index(3), ..HeldMessage::default() };
+    check_piece(
+        &BasePiece::Held { queue: queue(5), messages: vec![more, plain] },
+        &expect![[r#"
+        1105000000000000000200000097f8ff
+        ffffffffffff0100800809ac02e50700
+        000000
+    "#]],
+    );
+}
+
+#[test]
+fn base_expiring_message() {
+    let (queue, index, delivery_count, expires_ms) = (queue(5), Index(42), 3, 0x0123_4567);
+    let piece = |message| BasePiece::Message { queue, index, delivery_count, expires_ms, message };
+    check_piece(
+        &piece(message()),
+        &expect![[r#"
+        1205000000000000002a000000000000
+        00030000006745230100000000010961
+        6d712e746f70696303612e6203000000
+        100002
+    "#]],
+    );
+    check_piece(
+        &piece(message_in_parts()),
+        &expect![[r#"
+        1305000000000000002a000000000000
+        00030000006745230100000000010961
+        6d712e746f70696303612e6203000000
+        10000202000000278080200204
+    "#]],
+    );
+}
+
+#[test]
+fn time() {
+    check_record(
+        &Record::Time { wall_ms: 0x0123_4567 },
+        &expect![[r#"
+        1e6745230100000000
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Time { wall_ms: 0x0123_4567 },
+        &expect![[r#"
+        106745230100000000
+    "#]],
     );
 }
 
@@ -685,7 +750,8 @@ fn a_frame_knows_its_message() {
         assert_eq!(frame.message_index(), Some(Index(7)));
         assert_eq!(frame.detached_message().unwrap().unwrap().body, message().body);
     }
-    let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message() };
+    let piece =
+        BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, expires_ms: 0, message: message() };
     let frame = Frame::base(position, Index(0), &piece, &mut BytesMut::new());
     assert_eq!(frame.message_index(), Some(Index(42)));
     assert_eq!(frame.detached_message(), Ok(Some(message())));
@@ -711,7 +777,13 @@ fn a_frame_knows_its_part_and_a_large_message_its_length() {
     assert_eq!(message.body_bytes(), (512 << 10) + 4 + 5);
     let publish = Record::Publish { targets: vec![queue(5)], message: message.clone() };
     let staged = Record::Staged { targets: vec![queue(5)], message: message.clone() };
-    let piece = BasePiece::Message { queue: queue(5), index: Index(42), delivery_count: 3, message: message.clone() };
+    let piece = BasePiece::Message {
+        queue: queue(5),
+        index: Index(42),
+        delivery_count: 3,
+        expires_ms: 0,
+        message: message.clone(),
+    };
     for (frame, index) in [
         (Frame::record(position, Index(0), &staged, &mut BytesMut::new()), 7),
         (Frame::record(position, Index(0), &publish, &mut BytesMut::new()), 7),

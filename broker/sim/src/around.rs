@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use understudy_core::Load;
+use understudy_core::{Load, PartLoad};
 use understudy_journal::Flaw;
 use understudy_node::{BacklogReply, CheckpointId, CheckpointOrder, ChunkToSend, Order, Surroundings, Target};
 use understudy_record::{Epoch, Index, ReplicaName};
@@ -21,6 +21,7 @@ pub(crate) enum Act {
     HangUp,
     ReadLog(StreamId, Index),
     Load(Epoch, Load),
+    LoadPart(Epoch, PartLoad),
     Backlog(ChunkToSend, oneshot::Sender<Result<BacklogReply, String>>),
     Lease(Epoch, LeaseRequest),
 }
@@ -99,6 +100,10 @@ impl Surroundings for SimAround {
 
     fn load(&mut self, epoch: Epoch, load: Load) {
         self.shelf().acts.push(Act::Load(epoch, load));
+    }
+
+    fn load_part(&mut self, epoch: Epoch, load: PartLoad) {
+        self.shelf().acts.push(Act::LoadPart(epoch, load));
     }
 
     fn read_backlog(&mut self, chunk: ChunkToSend, reply: oneshot::Sender<Result<BacklogReply, String>>) {

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use understudy_core::Time;
 use understudy_election::Stored;
 use understudy_node::{
     BacklogReply, ChunkToSend, ClientEvent, Event, FollowerEvent, LeaseEvent, Order, READ_BYTES, ToPrimary,
-    UpstreamEvent, read_messages,
+    UpstreamEvent, read_messages, read_part,
 };
 use understudy_record::{Epoch, Index, ReplicaName, StoreId};
 use understudy_replication::{Backlog, LeaseAnswer, LeaseRequest, PrimaryMessage, StreamId};
@@ -32,6 +33,9 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) const OPERATOR_LOOKS: Duration = Duration::from_millis(50);
 const BACKUP_LOOKS: Duration = Duration::from_millis(200);
 
+/// Of the wall clock, when the world begins: in 2026.
+const WALL_CLOCK_MS: u64 = 1_780_000_000_000;
+
 /// What reaches a process, in its own time: not while it is frozen.
 #[derive(Debug)]
 pub(crate) enum ForProcess {
@@ -47,6 +51,7 @@ pub(crate) enum ForProcess {
     Checkpoint,
     ReadLog(StreamId, Index),
     Load(Epoch, understudy_core::Load),
+    LoadPart(Epoch, understudy_core::PartLoad),
     Fill(Box<(ChunkToSend, tokio::sync::oneshot::Sender<Result<BacklogReply, String>>)>),
     Arrives(u64),
     Connected(u64),
@@ -418,6 +423,10 @@ impl World {
                 let messages = read_messages(&mut process.reader.clone(), &load.indexes);
                 process.node.handle(Event::Loaded(epoch, load.queue, messages));
             }),
+            ForProcess::LoadPart(epoch, load) => self.turn(place, |process| {
+                let body = read_part(&mut process.reader.clone(), load.part.index);
+                process.node.handle(Event::PartLoaded(epoch, load, body));
+            }),
             ForProcess::Fill(job) => {
                 let (chunk, reply) = *job;
                 self.turn(place, |process| _ = reply.send(chunk.fill(&mut process.reader.clone())))
@@ -483,7 +492,8 @@ impl World {
     pub(crate) fn turn(&mut self, place: Place, step: impl FnOnce(&mut Process)) -> Result<(), String> {
         let clock = self.machines[place.machine].clock(self.schedule.now);
         let Some(process) = self.process_at(place) else { return Ok(()) };
-        process.node.begin_turn(clock);
+        let wall_ms = WALL_CLOCK_MS + u64::try_from(clock.as_millis()).unwrap_or(u64::MAX);
+        process.node.begin_turn(Time { wall_ms, steady: clock });
         step(process);
         process.node.settle();
         self.after_turn(place)
@@ -552,6 +562,7 @@ impl World {
             Act::Dial(number, target) => self.dial(place, number, &target),
             Act::ReadLog(stream, from) => self.soon(place, ForProcess::ReadLog(stream, from)),
             Act::Load(epoch, load) => self.soon(place, ForProcess::Load(epoch, load)),
+            Act::LoadPart(epoch, load) => self.soon(place, ForProcess::LoadPart(epoch, load)),
             Act::Backlog(chunk, reply) => self.soon(place, ForProcess::Fill(Box::new((chunk, reply)))),
             Act::Lease(epoch, request) => self.request(Asker::Keeper(place, epoch), request),
         }
@@ -575,5 +586,6 @@ fn event_number(event: &Event) -> u64 {
         Event::Alarms(_) => 6,
         Event::Checkpoint(_) => 7,
         Event::Loaded(..) => 8,
+        Event::PartLoaded(..) => 9,
     }
 }

@@ -18,6 +18,7 @@ mod full_disk;
 mod harness;
 mod inspect;
 mod large;
+mod leaving;
 mod limits;
 mod min_in_sync;
 mod relay;

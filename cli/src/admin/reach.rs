@@ -9,8 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::Api;
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, Command};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -43,7 +43,15 @@ pub(super) enum Place {
 struct Primary {
     client: ControlClient<Channel>,
     /// Ends with this.
-    _forward: Option<Child>,
+    _forward: Option<Forward>,
+}
+
+/// A running `kubectl port-forward`.
+struct Forward {
+    address: std::net::SocketAddr,
+    _child: Child,
+    /// It says something for each connection, and would end if nobody were there to hear it.
+    _output: Lines<BufReader<ChildStdout>>,
 }
 
 impl Place {
@@ -142,11 +150,11 @@ async fn forwarded(namespace: Option<&str>, name: &str) -> anyhow::Result<Primar
         value.map(|value| value.0.clone()).with_context(|| format!("the Secret {secret} has no {field}"))
     };
     let tls = Tls::of(&field("ca.crt")?, &field("tls.crt")?, &field("tls.key")?);
-    let (child, address) = forward(&namespace, pod).await?;
-    Ok(Primary { client: control::client(address, &tls)?, _forward: Some(child) })
+    let forward = forward(&namespace, pod).await?;
+    Ok(Primary { client: control::client(forward.address, &tls)?, _forward: Some(forward) })
 }
 
-async fn forward(namespace: &str, pod: &str) -> anyhow::Result<(Child, std::net::SocketAddr)> {
+async fn forward(namespace: &str, pod: &str) -> anyhow::Result<Forward> {
     let target = format!("pod/{pod}");
     let mut child = Command::new("kubectl")
         .args(["port-forward", "--namespace", namespace, "--address", "127.0.0.1", &target, &format!(":{GRPC_PORT}")])
@@ -156,10 +164,11 @@ async fn forward(namespace: &str, pod: &str) -> anyhow::Result<(Child, std::net:
         .spawn()
         .context("kubectl, by which the pod is reached, cannot be started")?;
     let output = child.stdout.take().context("kubectl says nothing")?;
-    let line = timeout(FORWARDED_WITHIN, BufReader::new(output).lines().next_line()).await;
+    let mut output = BufReader::new(output).lines();
+    let line = timeout(FORWARDED_WITHIN, output.next_line()).await;
     let line = line.context("kubectl port-forward says nothing")??.context("kubectl port-forward has ended")?;
     let address = forwarded_from(&line).with_context(|| format!("kubectl port-forward says {line:?}"))?;
-    Ok((child, address))
+    Ok(Forward { address, _child: child, _output: output })
 }
 
 /// Of a line like `Forwarding from 127.0.0.1:40123 -> 7672`.

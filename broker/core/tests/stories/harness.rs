@@ -3,14 +3,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
 use expect_test::Expect;
 use understudy_core::{
     Account, AdminCommand, ChannelId, Command, ConnectionId, ConnectionInfo, Core, DeliveryTag, Effect, EffectKind,
-    LOAD_BYTES, LOAD_MESSAGES, Load, Outputs, Publish, Refusal,
+    LOAD_BYTES, LOAD_MESSAGES, Load, Outputs, PartLoad, Publish, Refusal, Time,
 };
-use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
+use understudy_protocol::{BasicProperties, FieldTable, FieldValue, Properties};
 use understudy_record::{
     Admin, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, Message, PartRef,
     PasswordHash, Permission, Position, ProcessId, QueueId, Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
@@ -27,6 +28,10 @@ pub(crate) struct Story {
     auto_commit: bool,
     /// What was asked for and not answered.
     loads: VecDeque<Load>,
+    /// Parts that were asked for.
+    part_loads: Vec<PartLoad>,
+    auto_part_load: bool,
+    time: Time,
     /// Loads are answered at once, and not written down.
     auto_load: bool,
     store: Store,
@@ -89,9 +94,13 @@ pub(crate) fn promoted(mut core: Core) -> Core {
 }
 
 impl Story {
-    pub(crate) fn with(core: Core) -> Self {
+    pub(crate) fn with(mut core: Core) -> Self {
+        let time = Time { wall_ms: 1_000_000, steady: Duration::from_secs(1) };
+        core.set_time(time);
         let (log, text, open, loads) = (Vec::new(), String::new(), Vec::new(), VecDeque::new());
-        Self { core, log, text, open, auto_commit: false, loads, auto_load: true, store: Store::default() }
+        let (part_loads, store) = (Vec::new(), Store::default());
+        let (auto_commit, auto_load, auto_part_load) = (false, true, true);
+        Self { core, log, text, open, auto_commit, loads, part_loads, auto_part_load, auto_load, time, store }
     }
 
     /// The story goes on with `core`, which has this one's log.
@@ -120,6 +129,25 @@ impl Story {
         let mut out = Outputs::default();
         self.core.handle_loaded(load.queue, self.store.read(&load), &mut out);
         self.end_step(out)
+    }
+
+    /// Parts that are read stay away until [`Self::answer_parts`].
+    pub(crate) fn hold_parts(&mut self) -> &mut Self {
+        self.auto_part_load = false;
+        self
+    }
+
+    pub(crate) fn answer_parts(&mut self) -> &mut Self {
+        let mut out = Outputs::default();
+        self.load_parts(&mut out);
+        self.end_step(out)
+    }
+
+    fn load_parts(&mut self, out: &mut Outputs) {
+        for load in std::mem::take(&mut self.part_loads) {
+            let body = self.store.part(load.part).clone();
+            self.core.handle_part_loaded(load, body, out);
+        }
     }
 
     /// Answers the load that was asked for last.
@@ -212,6 +240,14 @@ impl Story {
         self.end_step(out)
     }
 
+    /// So many milliseconds later.
+    pub(crate) fn wait(&mut self, ms: u64) -> &mut Self {
+        self.time.wall_ms += ms;
+        self.time.steady += Duration::from_millis(ms);
+        self.core.set_time(self.time);
+        self.end_step(Outputs::default())
+    }
+
     pub(crate) fn close_connection(&mut self, connection: u64) -> &mut Self {
         let mut out = Outputs::default();
         self.core.connection_closed(ConnectionId(connection), &mut out);
@@ -244,6 +280,10 @@ impl Story {
             self.core.assert_consistent();
             let committed = Index(self.log.last().map_or(0, |(index, _)| index.0));
             self.write_down(std::mem::take(&mut out));
+            if self.auto_part_load && !self.part_loads.is_empty() {
+                self.load_parts(&mut out);
+                continue;
+            }
             if self.auto_load && !self.loads.is_empty() {
                 for load in std::mem::take(&mut self.loads) {
                     self.core.handle_loaded(load.queue, self.store.read(&load), &mut out);
@@ -287,6 +327,7 @@ impl Story {
             }
             writeln!(self.text, "{connection}/{channel} > {}", describe_effect(&kind)).unwrap();
         }
+        self.part_loads.extend(out.part_loads);
         for load in out.loads {
             if !self.auto_load {
                 writeln!(self.text, "load {} for #{}", list(&load.indexes), load.queue).unwrap();
@@ -641,6 +682,7 @@ pub(crate) fn describe_record(record: &Record) -> String {
         Record::Dequeue { queue, messages } => format!("dequeue {} from #{queue}", list(messages)),
         Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
         Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
+        Record::Time { wall_ms } => format!("it is {wall_ms}"),
         Record::Scrub { digests } => format!("scrub, {} digests", digests.len()),
     }
 }
@@ -729,7 +771,24 @@ fn describe_binding(binding: &Binding) -> String {
 fn describe_message(message: &Message) -> String {
     let parts: String =
         message.parts.iter().flat_map(|parts| parts.iter()).map(|part| format!("[{}] ", part.index)).collect();
-    format!("{parts}'{}'", String::from_utf8_lossy(&message.body.to_contiguous()))
+    let deaths = describe_deaths(message);
+    format!("{parts}'{}'{deaths}", String::from_utf8_lossy(&message.body.to_contiguous()))
+}
+
+/// The newest first.
+fn describe_deaths(message: &Message) -> String {
+    let headers = Properties::from_raw(message.properties.clone()).headers().unwrap_or_default();
+    let deaths = headers.get("x-death").and_then(FieldValue::as_array).unwrap_or_default();
+    let said: Vec<_> = deaths
+        .iter()
+        .map(|death| {
+            let death = death.as_table().unwrap();
+            let text = |what| death.get(what).and_then(FieldValue::as_str).unwrap();
+            let count = death.get("count").and_then(FieldValue::as_int).unwrap();
+            format!("{} in {} x{count}", text("reason"), text("queue"))
+        })
+        .collect();
+    if said.is_empty() { String::new() } else { format!(" ({})", said.join(", ")) }
 }
 
 fn flags(flags: &[(&str, bool)]) -> String {

@@ -7,9 +7,11 @@
 
 mod confirms;
 mod consumers;
+mod dead_letters;
 mod desk;
 mod direct_replies;
 mod errors;
+mod expiry;
 mod harness;
 mod large;
 mod limits;
@@ -17,6 +19,7 @@ mod memory;
 mod permissions;
 mod priorities;
 mod random;
+mod ranks;
 mod replicas;
 mod scrub;
 mod selective;

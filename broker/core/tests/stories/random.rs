@@ -4,14 +4,15 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use understudy_core::{
     Account, AdminCommand, BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId,
-    ConnectionInfo, Core, DeliveryTag, EffectKind, Limit, LimitOf, Load, Outputs, Publish, ScrubPass,
+    ConnectionInfo, Core, DeliveryTag, EffectKind, Limit, LimitOf, Load, Outputs, PartLoad, Publish, ScrubPass, Time,
 };
-use understudy_protocol::FieldValue;
+use understudy_protocol::{BasicProperties, FieldValue};
 use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
@@ -44,6 +45,8 @@ enum Event {
     TakeSlice(usize),
     /// What the next slice of a pass over the state is, of so many messages at most, is written down.
     Scrub(usize),
+    /// So many milliseconds go by.
+    Wait(u64),
     /// So many of the large messages that are on their way to clients have been sent.
     Sent(usize),
 }
@@ -88,6 +91,24 @@ fn kind_of(name: &str) -> &'static str {
     if name == "x" { "fanout" } else { "topic" }
 }
 
+fn said(message: &Message) -> (Bytes, Bytes) {
+    (message.body.to_contiguous(), message.properties.clone())
+}
+
+/// A queue with dead letters.
+fn dying(name: &str, to: &str, full: bool) -> Command {
+    let limit = if full { ("x-max-length", FieldValue::I32(2)) } else { ("x-delivery-limit", FieldValue::I32(1)) };
+    let ranks = ("x-max-priority", FieldValue::I32(3));
+    let lives = if full { ("x-message-ttl", FieldValue::I32(5)) } else { ("x-expires", FieldValue::I32(30)) };
+    let overflow = ("x-overflow", text_value(if to == "x" { "reject-publish-dlx" } else { "drop-head" }));
+    let key = ("x-dead-letter-routing-key", text_value("b"));
+    declare_with(
+        name,
+        "durable",
+        arguments(&[("x-dead-letter-exchange", text_value(to)), key, limit, overflow, ranks, lives]),
+    )
+}
+
 fn command() -> impl Strategy<Value = Command> {
     let tag = 0..12_u64;
     prop_oneof![
@@ -95,6 +116,7 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (name(), flags()).prop_map(|(name, flags)| delete(name, flags)),
         2 => Just(declare_with("b", "", arguments(&[("x-max-length", FieldValue::I32(2))]))),
         1 => Just(declare_with("a", "durable", arguments(&[("x-max-length-bytes", FieldValue::I32(9))]))),
+        2 => (name(), exchange_name(), any::<bool>()).prop_map(|(name, to, full)| dying(name, to, full)),
         1 => Just(declare_with("a", "", arguments(&[("x-max-length", FieldValue::I32(1)), ("x-overflow", text_value("reject-publish"))]))),
         3 => Just(declare_with("c", "", arguments(&[("x-understudy-replicate", text_value("none"))]))),
         2 => Just(declare_with("b", "durable", arguments(&[("x-understudy-replicate", text_value("configuration"))]))),
@@ -107,6 +129,10 @@ fn command() -> impl Strategy<Value = Command> {
         1 => (exchange_name(), exchange_name(), key()).prop_map(|(to, from, key)| unbind_exchange(to, from, key)),
         14 => (exchange_name(), key()).prop_map(|(to, key)| publish_to(to, key, "")),
         10 => name().prop_map(|queue| persistent(queue, "")),
+        6 => (name(), proptest::option::of(0..9_u8), proptest::option::of(0..20_u64)).prop_map(|(queue, priority, lives)| {
+            let expiration = lives.map(|lives| short(&lives.to_string()));
+            publish_with("", queue, "", "", &BasicProperties { priority, expiration, ..BasicProperties::default() })
+        }),
         5 => (name(), name(), flags()).prop_map(|(queue, tag, flags)| consume(queue, tag, flags)),
         2 => name().prop_map(cancel),
         4 => (name(), flags()).prop_map(|(queue, flags)| get(queue, flags)),
@@ -159,6 +185,7 @@ fn event() -> impl Strategy<Value = Event> {
         12 => any::<usize>().prop_map(Event::Answer),
         2 => Just(Event::StartCheckpoint),
         8 => (1..5_usize).prop_map(Event::TakeSlice),
+        5 => (1..9_u64).prop_map(Event::Wait),
         3 => (1..4_usize).prop_map(Event::Sent),
         8 => (1..4_usize).prop_map(Event::Scrub),
     ]
@@ -221,11 +248,11 @@ impl Sync {
         for item in chunk.items {
             self.pieces.push_back(match item {
                 BacklogItem::Part(part) => BasePiece::Part { index: part.index, body: store.part(part).clone() },
-                BacklogItem::Message(BacklogMessage { index, delivery_count, message, bytes }) => {
+                BacklogItem::Message(BacklogMessage { index, delivery_count, expires_ms, message, bytes }) => {
                     let message = message.map_or_else(|| store.message(index).clone(), |message| (*message).clone());
                     assert_eq!(u64::from(bytes), message.body_bytes() + message.properties.len() as u64);
                     assert_eq!(message, *store.message(index));
-                    BasePiece::Message { queue, index, delivery_count, message }
+                    BasePiece::Message { queue, index, delivery_count, expires_ms, message }
                 }
             });
         }
@@ -365,12 +392,14 @@ struct World {
     store: Store,
     /// Asked for and not answered; one for each queue at most.
     loads: Vec<Load>,
+    part_loads: Vec<PartLoad>,
     committed: Index,
+    time: Time,
     published: u64,
     /// Large messages that are on their way to clients.
     sending: Vec<Arc<Message>>,
-    /// By body: each is unique.
-    indexes: HashMap<Bytes, Index>,
+    /// By body, each of which is unique, and properties, which say how it died.
+    indexes: HashMap<(Bytes, Bytes), Index>,
     /// Of each message of a transaction.
     decisions: HashMap<Index, Index>,
     staged: Vec<Index>,
@@ -390,7 +419,9 @@ impl World {
             checkpoint: None,
             store: Store::default(),
             loads: Vec::new(),
+            part_loads: Vec::new(),
             committed: Index(0),
+            time: Time { wall_ms: 1_000, steady: Duration::ZERO },
             published: 0,
             sending: Vec::new(),
             indexes: HashMap::new(),
@@ -462,7 +493,12 @@ impl World {
                 let stored = Index(self.core.last_index().0.saturating_sub(unwritten));
                 while self.core.evict(stored, budget) {}
             }
-            Event::Answer(which) if self.loads.is_empty() => _ = which,
+            Event::Answer(which) if which % 2 == 0 && !self.part_loads.is_empty() || self.loads.is_empty() => {
+                if !self.part_loads.is_empty() {
+                    let load = self.part_loads.swap_remove(which % self.part_loads.len());
+                    self.core.handle_part_loaded(load, self.store.part(load.part).clone(), &mut out);
+                }
+            }
             Event::Answer(which) => {
                 let load = self.loads.swap_remove(which % self.loads.len());
                 let mut messages = self.store.read(&load);
@@ -485,6 +521,11 @@ impl World {
                     self.scrub = self.core.begin_scrub();
                 }
             }
+            Event::Wait(ms) => {
+                self.time.wall_ms += ms;
+                self.time.steady += Duration::from_millis(ms);
+                self.core.set_time(self.time);
+            }
             Event::Sent(count) => _ = self.sending.drain(..count.min(self.sending.len())),
             Event::ReceiveRecords(count) => self.sync.iter_mut().for_each(|sync| sync.receive_records(count)),
         }
@@ -497,6 +538,7 @@ impl World {
         self.story.extend(out.effects.iter().map(|effect| format!("{effect:?}")));
         assert!(!self.core.is_amid_transaction(), "a step ends amid a transaction");
         self.story.extend(out.loads.iter().map(|load| format!("{load:?}")));
+        self.part_loads.extend(out.part_loads);
         for load in out.loads {
             assert!(
                 load.indexes.iter().all(|index| *index <= self.committed),
@@ -513,7 +555,7 @@ impl World {
             | Record::Staged { message, .. }
             | Record::StagedHere { message, .. } = &record
             {
-                self.indexes.insert(message.body.to_contiguous(), index);
+                self.indexes.insert(said(message), index);
             }
             match record {
                 Record::Staged { .. } | Record::StagedHere { .. } => self.staged.push(index),
@@ -553,7 +595,7 @@ impl World {
                     self.drain(out);
                 }
                 EffectKind::BasicDeliver { message, .. } | EffectKind::BasicGetOk { message, .. } => {
-                    let index = self.indexes[&message.body.to_contiguous()];
+                    let index = self.indexes[&said(&message)];
                     assert_eq!(*message, *self.store.message(index));
                     let index = self.decisions.get(&index).copied().unwrap_or(index);
                     assert!(index <= self.committed, "{index} was handed out, {} is committed", self.committed);
@@ -591,15 +633,15 @@ impl World {
 
     /// Whoever waits for a message gets it.
     fn settle_loads(&mut self) {
-        let last = self.core.last_index();
-        self.happen(Event::Commit(last.0 as usize));
-        self.happen(Event::EndStep);
         for _ in 0..10_000 {
-            if self.loads.is_empty() {
-                return;
-            }
+            let last = self.core.last_index();
+            self.happen(Event::Commit(last.0 as usize));
+            self.happen(Event::EndStep);
             self.happen(Event::Answer(0));
             self.happen(Event::EndStep);
+            if self.loads.is_empty() && self.part_loads.is_empty() && self.core.last_index() == last {
+                return;
+            }
         }
         panic!("loads without end");
     }
@@ -647,6 +689,7 @@ proptest! {
         world.plain.assert_consistent();
         // When all clients are gone nothing is held back.
         (1..4).for_each(|connection| world.happen(Event::CloseConnection(connection)));
+        world.settle_loads();
         let stats = world.core.stats();
         let held = (stats.messages_unacked, stats.channels, stats.consumers, stats.unconfirmed);
         prop_assert_eq!(held, (0, 0, 0, 0));

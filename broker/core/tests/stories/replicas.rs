@@ -26,9 +26,9 @@ fn messages(chunk: BacklogChunk) -> (Vec<BacklogMessage>, bool) {
 }
 
 fn piece(queue: QueueId, message: BacklogMessage) -> BasePiece {
-    let BacklogMessage { index, delivery_count, message, .. } = message;
+    let BacklogMessage { index, delivery_count, expires_ms, message, .. } = message;
     let message = (*message.expect("nothing was evicted")).clone();
-    BasePiece::Message { queue, index, delivery_count, message }
+    BasePiece::Message { queue, index, delivery_count, expires_ms, message }
 }
 
 fn publish_record(targets: &[u64]) -> Record {
@@ -128,6 +128,7 @@ fn pieces_out_of_place_are_refused() {
         queue: QueueId(Index(1)),
         index: Index(index),
         delivery_count: 0,
+        expires_ms: 0,
         message: Message {
             exchange: ShortStr::EMPTY,
             routing_key: ShortStr::EMPTY,

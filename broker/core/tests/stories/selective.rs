@@ -229,7 +229,9 @@ fn a_follower_that_starts_over_gets_no_message_of_theirs_and_a_checkpoint_has_th
         let chunk = story.core.backlog_chunk(queue, sync_point.next(), sync_point, 1000, 100);
         for message in chunk.messages() {
             let (index, message) = (message.index, (**message.message.as_ref().unwrap()).clone());
-            follower.apply_base(BasePiece::Message { queue, index, delivery_count: 0, message }).unwrap();
+            follower
+                .apply_base(BasePiece::Message { queue, index, delivery_count: 0, expires_ms: 0, message })
+                .unwrap();
         }
         assert!(chunk.done);
         follower.apply_base(BasePiece::QueueDone { queue }).unwrap();

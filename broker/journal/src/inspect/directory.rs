@@ -301,6 +301,7 @@ impl CheckpointSeen {
             | BasePiece::Admin(_)
             | BasePiece::TopologyEnd
             | BasePiece::Writer { .. }
+            | BasePiece::Time { .. }
             | BasePiece::Message { .. }
             | BasePiece::Part { .. }
             | BasePiece::QueueDone { .. }

@@ -102,7 +102,7 @@ mod tests {
         // Segments 1 and 2 begin with the same record: the first of them holds pieces of a base only.
         let mut census = Census::new(vec![range(100, u64::MAX, 2), range(1, 60, 0), range(100, 99, 1)], 3);
         for index in [60, 1, 60, 99, 61, 100, 1_000_000] {
-            census.count(&HeldMessage { index: Index(index), delivery_count: 0, bytes: 10 });
+            census.count(&HeldMessage { index: Index(index), bytes: 10, ..HeldMessage::default() });
         }
         assert_eq!((census.held, census.messages, census.message_bytes, census.homeless), (7, 6, 60, 2));
         let live = |messages| Live { messages, bytes: messages * (10 + FRAME_HEADER_BYTES as u64) };
@@ -118,7 +118,7 @@ mod tests {
         census.count_parts(Index(0), &[part(50, 7)]);
         for _ in 0..2 {
             census.count_parts(Index(70), &[part(59, 100), part(61, 100)]);
-            census.count(&HeldMessage { index: Index(70), delivery_count: 0, bytes: 210 });
+            census.count(&HeldMessage { index: Index(70), bytes: 210, ..HeldMessage::default() });
         }
         assert_eq!((census.held, census.messages, census.message_bytes, census.homeless), (2, 1, 210, 0));
         let header = FRAME_HEADER_BYTES as u64;

@@ -62,7 +62,16 @@ pub(crate) fn base_start(sync_point: Position) -> Frame {
 
 pub(crate) fn base_message(sync_point: Position, index: u64) -> Frame {
     let message = message(0, index, 300);
-    base(sync_point, &BasePiece::Message { queue: QueueId(Index(1)), index: Index(index), delivery_count: 0, message })
+    base(
+        sync_point,
+        &BasePiece::Message {
+            queue: QueueId(Index(1)),
+            index: Index(index),
+            delivery_count: 0,
+            expires_ms: 0,
+            message,
+        },
+    )
 }
 
 pub(crate) fn base_end(sync_point: Position, floor: u64) -> Frame {

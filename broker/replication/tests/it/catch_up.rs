@@ -226,9 +226,9 @@ impl World {
         for item in chunk.items {
             let BacklogItem::Message(message) = item else { panic!("none is large") };
             bytes += u64::from(message.bytes);
-            let (index, delivery_count) = (message.index, message.delivery_count);
+            let (index, delivery_count, expires_ms) = (message.index, message.delivery_count, message.expires_ms);
             let message = (*message.message.expect("it is in memory")).clone();
-            let piece = BasePiece::Message { queue, index, delivery_count, message };
+            let piece = BasePiece::Message { queue, index, delivery_count, expires_ms, message };
             frames.push(Frame::base(Position::new(EPOCH, sync_point), Index(0), &piece, &mut BytesMut::new()));
         }
         let (next, done, messages) = (chunk.next, chunk.done, frames.len() as u64);

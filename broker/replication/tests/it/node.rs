@@ -443,7 +443,7 @@ impl Node {
                 parts: None,
                 body: Body::new(Bytes::copy_from_slice(&number.to_le_bytes())),
             };
-            let piece = BasePiece::Message { queue: QUEUE, index: *index, delivery_count: 0, message };
+            let piece = BasePiece::Message { queue: QUEUE, index: *index, delivery_count: 0, expires_ms: 0, message };
             Frame::base(position, primary.committed(), &piece, &mut BytesMut::new())
         });
         let next = wanted.last().map_or(from, |(index, _)| (*index).into());

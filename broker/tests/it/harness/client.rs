@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::{Buf, Bytes, BytesMut};
 use understudy_protocol::{
     BasicProperties, ChannelId, ClientConfig, ClientConnection, ClientEnd, ClientEvent, Delivery, DeliveryTag,
-    GotMessage, Method, PublishRef, Return, basic, confirm, queue,
+    FieldTable, GotMessage, Method, PublishRef, Return, basic, confirm, queue,
 };
 use understudy_record::{Body, ShortStr};
 
@@ -173,6 +173,11 @@ impl Client {
         })
     }
 
+    /// A durable queue with arguments.
+    pub(crate) fn declare_with(&mut self, name: &str, arguments: FieldTable) -> Result<queue::DeclareOk, Refused> {
+        self.declare_as(queue::Declare { queue: short(name), durable: true, arguments, ..Default::default() })
+    }
+
     pub(crate) fn select_confirms(&mut self) {
         self.call(confirm::Select::default()).expect("confirm mode");
     }
@@ -207,13 +212,31 @@ impl Client {
         })
     }
 
+    /// To a queue; nothing is waited for.
+    pub(crate) fn publish_as(&mut self, queue: &str, properties: BasicProperties, body: impl Into<Bytes>) {
+        self.put_as("", queue, false, properties, body);
+        self.flush();
+    }
+
     fn put_publish(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
         self.put(exchange, routing_key, false, body);
     }
 
     fn put(&mut self, exchange: &str, routing_key: &str, mandatory: bool, body: impl Into<Bytes>) {
+        self.put_as(exchange, routing_key, mandatory, BasicProperties::default(), body);
+    }
+
+    /// A persistent message.
+    fn put_as(
+        &mut self,
+        exchange: &str,
+        routing_key: &str,
+        mandatory: bool,
+        properties: BasicProperties,
+        body: impl Into<Bytes>,
+    ) {
         let body = Body::new(body.into());
-        let properties = BasicProperties { delivery_mode: Some(2), ..Default::default() }.encode();
+        let properties = BasicProperties { delivery_mode: Some(2), ..properties }.encode();
         let message = PublishRef {
             exchange: exchange.as_bytes(),
             routing_key: routing_key.as_bytes(),
@@ -297,7 +320,11 @@ impl Client {
     }
 
     pub(crate) fn requeue(&mut self, tag: DeliveryTag) {
-        let nack = basic::Nack { delivery_tag: tag, multiple: false, requeue: true };
+        self.nack(tag, true);
+    }
+
+    pub(crate) fn nack(&mut self, tag: DeliveryTag, requeue: bool) {
+        let nack = basic::Nack { delivery_tag: tag, multiple: false, requeue };
         self.connection.send_method(CHANNEL, &nack.into());
         self.flush();
     }
