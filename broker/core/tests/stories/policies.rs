@@ -256,7 +256,7 @@ fn a_base_brings_them_and_a_scrub_compares_them() {
         add_vhost("shop"),
         policy("p", "^q", -3, &[("max-length", number(2)), ("message-ttl", number(1000))]),
         operator(policy("p", "", 7, &[("expires", number(5000))])),
-        policy("ae", "", 0, &[("alternate-exchange", text_value("amq.fanout"))]),
+        for_what(policy("ae", "", 0, &[("alternate-exchange", text_value("amq.fanout"))]), ApplyTo::Exchanges),
     ]);
     story.say(1, 1, [declare("q", "durable"), publish("q", "1"), exchange("x", "direct", "")]);
     let mut copy = Core::new(3);
@@ -269,11 +269,14 @@ fn a_base_brings_them_and_a_scrub_compares_them() {
     next.commit().skip().say(1, 1, publishes("q", 2..=4)).commit();
     next.wait(1000).commit();
     next.expect(expect![[r#"
-        log 8 publish '2' to #5
-        log 9 publish '3' to #5
-        log 10 publish '4' to #5
-        committed 10, confirmable 10
-        committed 10, confirmable 10
+        log 9 publish '2' to #5
+        log 10 publish '3' to #5
+        log 11 publish '4' to #5
+        log 12 dequeue 7 from #5
+        committed 12, confirmable 12
+        log 13 dequeue 9 from #5
+        log 14 dequeue 10 11 from #5
+        committed 14, confirmable 14
     "#]]);
 
     let mut out = understudy_core::Outputs::default();
