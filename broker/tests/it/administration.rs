@@ -245,12 +245,12 @@ fn what_rabbitmq_has_exported_is_brought_in_and_exported_again() {
 
 #[test]
 fn policies_hold_at_once_and_survive_the_primary() {
-    let cluster = Cluster::start();
+    let mut cluster = Cluster::start();
     let mut client = cluster.client();
     client.select_confirms();
     for queue in ["a", "b"] {
         client.declare(queue).unwrap();
-        (1..=5).for_each(|number| client.publish_confirmed(queue, &number.to_string()).unwrap());
+        (1..=5).for_each(|number| client.publish_confirmed(queue, number.to_string()).unwrap());
     }
     let dead = r#"{"max-length": 3, "dead-letter-exchange": "", "dead-letter-routing-key": "b"}"#;
     cluster.understudy(&["policy", "set", "short", "^a", dead, "--apply-to", "queues", "--priority", "-2"]).unwrap();
@@ -265,11 +265,11 @@ fn policies_hold_at_once_and_survive_the_primary() {
     let wrong = cluster.understudy(&["policy", "set", "wrong", "", r#"{"max-size": 1}"#]).unwrap_err();
     assert!(wrong.contains(r#"[{<<"max-size">>,1}] are not recognised policy settings"#), "{wrong}");
 
-    let listed = |operator: &[&str]| -> Value {
+    let listed = |cluster: &Cluster, operator: &[&str]| -> Value {
         let text = cluster.understudy(&[&["policy", "list", "--json"], operator].concat()).unwrap();
         serde_json::from_str(&text).unwrap()
     };
-    let (own, operators) = (listed(&[]), listed(&["--operator"]));
+    let (own, operators) = (listed(&cluster, &[]), listed(&cluster, &["--operator"]));
     assert_eq!(
         (&own[0]["name"], &own[0]["priority"], &own[0]["applyTo"]),
         (&"short".into(), &(-2).into(), &"queues".into())
@@ -282,7 +282,8 @@ fn policies_hold_at_once_and_survive_the_primary() {
     let primary = cluster.primary();
     cluster.brokers[primary].kill();
     let next = cluster.await_other_primary(primary);
-    assert_eq!((listed(&[]), listed(&["--operator"]), everything(&cluster)), (own, operators, exported));
+    let after = (listed(&cluster, &[]), listed(&cluster, &["--operator"]), everything(&cluster));
+    assert_eq!(after, (own, operators, exported));
     let mut client = Client::guest(cluster.addresses()[next]);
     client.select_confirms();
     client.publish_confirmed("a", "6").unwrap();
@@ -290,7 +291,7 @@ fn policies_hold_at_once_and_survive_the_primary() {
     cluster.understudy(&["policy", "clear", "bound", "--operator"]).unwrap();
     client.publish_confirmed("a", "7").unwrap();
     assert_eq!(length(&mut client, "a"), 3);
-    // The oldest died in `b`'s favour; what is there was published here.
+    // The four before it died, and went to `b`.
     assert_eq!(client.get("a", true).unwrap().body.to_contiguous(), "5");
 }
 
