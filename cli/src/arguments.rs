@@ -31,6 +31,8 @@ enum Command {
     Permission(PermissionOptions),
     /// Limits of virtual hosts and of users
     Limit(LimitOptions),
+    /// What queues and exchanges get by their names: limits, times to live, where dead letters go
+    Policy(PolicyOptions),
     /// Everything of that, and exchanges, queues and bindings, in the format of RabbitMQ's definitions
     Definitions(DefinitionsOptions),
     /// Kill the primary again and again under load, or with --chaos stop and kill any broker, and count what was lost
@@ -420,6 +422,72 @@ impl LimitOf {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct PolicyOptions {
+    #[command(subcommand)]
+    pub(crate) command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Make one, or another one of its name; it holds at once, for what is there too
+    Set {
+        name: String,
+        /// A regular expression on names
+        pattern: String,
+        /// JSON, such as {"max-length": 1000, "dead-letter-exchange": "dead"}
+        definition: String,
+        /// Of those that match a name only that with the highest counts
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        priority: i64,
+        /// queues, classic_queues, quorum_queues, exchanges or all
+        #[arg(long, value_name = "WHAT", default_value = "all")]
+        apply_to: String,
+        #[command(flatten)]
+        of: PolicyOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Take one away; what it set holds no more
+    Clear {
+        name: String,
+        #[command(flatten)]
+        of: PolicyOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them, the first to count first
+    List {
+        /// In this virtual host only
+        #[arg(long, value_name = "VHOST")]
+        vhost: Option<String>,
+        /// Those of operators instead
+        #[arg(long)]
+        operator: bool,
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyOf {
+    #[arg(long, value_name = "VHOST", default_value = "/")]
+    pub(crate) vhost: String,
+    /// One of operators, which bounds what the others may set
+    #[arg(long)]
+    pub(crate) operator: bool,
+}
+
+impl PolicyOf {
+    pub(crate) fn describe(&self, name: &str) -> String {
+        let kind = if self.operator { "operator policy" } else { "policy" };
+        format!("{kind} '{name}' in virtual host '{}'", self.vhost)
+    }
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct DefinitionsOptions {
     #[command(subcommand)]
     pub(crate) command: DefinitionsCommand,
@@ -464,6 +532,7 @@ impl Arguments {
             Command::User(options) => runtime.block_on(crate::admin::user(options)),
             Command::Permission(options) => runtime.block_on(crate::admin::permission(options)),
             Command::Limit(options) => runtime.block_on(crate::admin::limit(options)),
+            Command::Policy(options) => runtime.block_on(crate::admin::policy(options)),
             Command::Definitions(options) => runtime.block_on(crate::admin::definitions(options)),
             Command::Demo(options) => runtime.block_on(crate::demo::run(options)),
         }
@@ -513,6 +582,10 @@ mod tests {
         assert!(parse("understudy limit set max-queues 3 --vhost shop --user anna --dir x").is_err());
         assert!(parse("understudy limit set max-queues 3 --dir x").is_err());
         assert!(parse("understudy definitions import file --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a {} --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a {} --priority -1 --apply-to queues --operator --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a --dir x").is_err());
+        assert!(parse("understudy policy clear p --operator --vhost shop -c orders").is_ok());
     }
 
     #[test]
