@@ -1,5 +1,7 @@
 //! The command line, and the [`Config`] it must make sense as. Nothing else reads an argument or the environment.
 
+mod clients;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU64;
@@ -9,6 +11,9 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use understudy_node::NodeConfig;
 use understudy_record::{ReplicaName, Replicate};
+
+use clients::ClientArguments;
+pub(crate) use clients::{ClientCertificates, ClientTls, Clients, LoginFrom, Mechanism, TlsVersion};
 
 /// Of the memory limit, for bodies: the rest is for the index, buffers, and what is on its way.
 const DEFAULT_BUDGET_PERCENT: u8 = 40;
@@ -36,8 +41,6 @@ pub struct Arguments {
     /// The log's directory; made if it is not there.
     #[arg(long, default_value = "/var/lib/understudy")]
     data_dir: PathBuf,
-    #[arg(long, default_value = "0.0.0.0:5672")]
-    amqp_listen: SocketAddr,
     #[arg(long, default_value = "0.0.0.0:7672")]
     grpc_listen: SocketAddr,
     /// Health (/livez, /readyz, /startupz) and /metrics.
@@ -115,6 +118,10 @@ pub struct Arguments {
     /// the log.
     #[arg(long, default_value_t = 50_000)]
     resume_records: u64,
+    /// A channel that holds a delivery for so many milliseconds without acknowledging it is closed (406), unless the queue has
+    /// another consumer timeout; 0: never.
+    #[arg(long, value_name = "MS", default_value_t = 30 * 60 * 1000)]
+    consumer_timeout_ms: u64,
     /// Within so many milliseconds the primary writes down what all of its state is, slice by slice, and every backup compares
     /// it with its own; 0: never.
     #[arg(long, value_name = "MS", default_value_t = 600_000)]
@@ -139,6 +146,8 @@ pub struct Arguments {
     /// Seed of generated names and of jitter; random if absent.
     #[arg(long, hide = true)]
     seed: Option<u64>,
+    #[command(flatten)]
+    clients: ClientArguments,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -180,7 +189,7 @@ pub struct Config {
     pub name: ReplicaName,
     pub cluster: String,
     pub data_dir: PathBuf,
-    pub amqp_listen: SocketAddr,
+    pub clients: Clients,
     pub grpc_listen: SocketAddr,
     pub http_listen: SocketAddr,
     pub peers: Peers,
@@ -213,6 +222,7 @@ pub struct Config {
     pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
     /// What one pass of comparing the replicas' states takes; zero: there is none.
+    pub consumer_timeout: Duration,
     pub scrub_interval: Duration,
     /// A state that is not what the last primary had counts all the same.
     pub accept_differences: bool,
@@ -258,11 +268,19 @@ pub enum ConfigError {
     #[error("--min-in-sync is {min_in_sync}; it must be between 1 and --replicas, which is {replicas}")]
     MinInSync { min_in_sync: usize, replicas: usize },
     #[error(
-        "--open-guest takes guest/guest from anyone who can connect, so --amqp-listen must be a loopback address, not {0}"
+        "--open-guest takes guest/guest from anyone who can connect, so clients' addresses must be a loopback address, not {0}"
     )]
     GuestBeyondLoopback(SocketAddr),
     #[error("--{option} is {value} ms; it must be between {min} and {max}")]
     Time { option: &'static str, value: u64, min: u64, max: u64 },
+    #[error("--amqp-listen is none and there is no --amqps-listen: no client could come in")]
+    NoListener,
+    #[error(
+        "nobody could log in at --{option}: none of the --sasl-mechanisms is left for it; see --sasl-tls-only and --amqps-client-ca, or turn it off"
+    )]
+    NoMechanism { option: &'static str },
+    #[error("--max-connections is {value}; it must be between 1 and {max}")]
+    MaxConnections { value: usize, max: usize },
     #[error("--max-message-size is {value}; it must be between 1 and {max} bytes")]
     MessageSize { value: u64, max: usize },
     #[error("--memory-watermark is {0}; it must be between {min} and 100 percent of the memory limit", min = MIN_MEMORY_WATERMARK)]
@@ -313,10 +331,12 @@ impl TryFrom<Arguments> for Config {
             }
             _ => return Err(ConfigError::Lease(given.lease)),
         };
-        let users = match given.users_file {
-            Some(file) => Users::File(file),
-            None if given.amqp_listen.ip().is_loopback() => Users::OpenGuest,
-            None => return Err(ConfigError::GuestBeyondLoopback(given.amqp_listen)),
+        let clients = Clients::try_from(given.clients)?;
+        let beyond = clients.addresses().find(|address| !address.ip().is_loopback());
+        let users = match (given.users_file, beyond) {
+            (Some(file), _) => Users::File(file),
+            (None, None) => Users::OpenGuest,
+            (None, Some(beyond)) => return Err(ConfigError::GuestBeyondLoopback(beyond)),
         };
         let max = understudy_record::MAX_BODY_BYTES;
         if given.max_message_size == 0 || given.max_message_size > max as u64 {
@@ -329,7 +349,7 @@ impl TryFrom<Arguments> for Config {
             name,
             cluster: given.cluster,
             data_dir: given.data_dir,
-            amqp_listen: given.amqp_listen,
+            clients,
             grpc_listen: given.grpc_listen,
             http_listen: given.http_listen,
             peers,
@@ -353,6 +373,7 @@ impl TryFrom<Arguments> for Config {
             memory_watermark: given.memory_watermark,
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
+            consumer_timeout: Duration::from_millis(given.consumer_timeout_ms),
             scrub_interval: Duration::from_millis(given.scrub_interval_ms),
             accept_differences: given.accept_differences,
             catch_up_bandwidth: bandwidth(given.catch_up_bandwidth, given.max_catch_ups)?,
@@ -388,6 +409,7 @@ impl Config {
             max_catch_ups: self.max_catch_ups,
             replicas: self.replica_names(),
             replicate: self.replicate,
+            consumer_timeout: self.consumer_timeout,
             scrub_interval: self.scrub_interval,
             accept_differences: self.accept_differences,
             seed: self.seed,

@@ -15,6 +15,7 @@ pub(crate) struct Metrics {
     pub(crate) connections: IntGauge,
     pub(crate) relayed_connections: IntCounter,
     pub(crate) refused_logins: IntCounter,
+    pub(crate) unread_connections: IntCounter,
     primary: IntGauge,
     epoch: IntGauge,
     last_index: IntGauge,
@@ -79,6 +80,10 @@ impl Metrics {
             connections: gauge("connections", "AMQP connections served by this broker")?,
             relayed_connections: counter("relayed_connections_total", "AMQP connections relayed to the primary")?,
             refused_logins: counter("refused_logins_total", "Logins with a wrong user or password")?,
+            unread_connections: counter(
+                "unread_connections_total",
+                "AMQP connections dropped because the client took nothing of what waited for it",
+            )?,
             primary: gauge("primary", "1 if this replica is the primary")?,
             epoch: gauge("epoch", "The highest epoch this replica has made durable")?,
             last_index: gauge("last_index", "Index of the last record in this replica's log")?,
@@ -134,6 +139,28 @@ impl Metrics {
             following: Mutex::new(()),
             registry,
         })
+    }
+
+    /// Only where clients may come over TLS.
+    pub(crate) fn amqps(&self) -> Result<AmqpsMetrics, prometheus::Error> {
+        let metrics = AmqpsMetrics {
+            not_after: IntGauge::new(
+                "amqps_certificate_not_after_seconds",
+                "When the certificate shown to clients ends, or one of its chain before it, in seconds since 1970",
+            )?,
+            unusable: IntGauge::new(
+                "amqps_certificate_unusable",
+                "1 while the certificate's files hold something that cannot be used, and the one before goes on",
+            )?,
+            failed_handshakes: IntCounter::new(
+                "amqps_failed_handshakes_total",
+                "Clients' connections that did not become TLS",
+            )?,
+        };
+        self.registry.register(Box::new(metrics.not_after.clone()))?;
+        self.registry.register(Box::new(metrics.unusable.clone()))?;
+        self.registry.register(Box::new(metrics.failed_handshakes.clone()))?;
+        Ok(metrics)
     }
 
     /// Counters of what this follower is sent.
@@ -213,6 +240,15 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
     }
+}
+
+/// TLS for clients.
+#[derive(Clone)]
+pub(crate) struct AmqpsMetrics {
+    /// In seconds since 1970.
+    pub(crate) not_after: IntGauge,
+    pub(crate) unusable: IntGauge,
+    pub(crate) failed_handshakes: IntCounter,
 }
 
 /// Frames on one connection between replicas, in bytes.

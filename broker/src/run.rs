@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tonic::transport::server::TcpIncoming;
 use understudy_journal::{DirStorage, Journal, OpenError, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
@@ -17,10 +17,10 @@ use understudy_proto::replica_server::ReplicaServer;
 use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
 use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
 
-use crate::amqp::{Amqp, Authenticator, Doorway};
+use crate::amqp::{Amqp, Authenticator, ClientCertificate, Doorway, Encryption, Failures, Logins};
 use crate::around::{Around, LogReads};
 use crate::checkpoint_thread::CheckpointHandle;
-use crate::config::{Config, LeasePlace};
+use crate::config::{Clients, Config, LeasePlace};
 use crate::core_thread::CoreThread;
 use crate::elector::BackupElector;
 use crate::http::Health;
@@ -74,6 +74,14 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let handle = tokio::runtime::Handle::current();
     let tls = Tls::read(&config.tls_dir)?;
     let metrics = Arc::new(Metrics::new()?);
+    let amqps = match &config.clients.tls {
+        Some(tls) => {
+            let metrics = metrics.amqps()?;
+            let read = ClientCertificate::read(tls.clone(), metrics.clone());
+            Some((read.context("--amqps-listen needs a certificate and its key")?, metrics))
+        }
+        None => None,
+    };
     let heartbeat = Arc::new(AtomicU64::new(0));
     let (events, event_inbox) = mpsc::channel(EVENT_INBOX);
     let (clients, client_inbox) = mpsc::channel(CLIENT_INBOX);
@@ -89,7 +97,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let grpc = listen(config.grpc_listen, "grpc-listen").await?;
 
     // Taken for good only when the log has been read; a port that somebody else has is said before anything is touched.
-    drop(listen(config.amqp_listen, "amqp-listen").await?);
+    drop(ClientListeners::bind(&config.clients).await?);
 
     let (opening, progress) = (config.clone(), shared.clone());
     let opened = tokio::task::spawn_blocking(move || open_journal(&opening, &progress.recovery));
@@ -106,7 +114,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     };
     let me = Identity { name: config.name.clone(), store: journal.store_id(), process };
     // Only now: a client that comes earlier is refused at once, and goes to the next address.
-    let amqp_listener = listen(config.amqp_listen, "amqp-listen").await?;
+    let listeners = ClientListeners::bind(&config.clients).await?;
     tracing::info!(%me, version = env!("CARGO_PKG_VERSION"), "starting");
     Sampler::new(&config, shared.clone(), events.clone()).start()?;
 
@@ -145,7 +153,11 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
 
     let amqp = Arc::new(Amqp {
         server: server_config(&config),
+        options: config.clients.clone(),
         authenticator,
+        logins: Logins::new(config.clients.login_failure_delay),
+        strangers: Failures::default(),
+        places: Arc::new(Semaphore::new(config.clients.max_connections)),
         clients,
         flow: shared.flow.subscribe(),
         next_connection: std::sync::atomic::AtomicU64::new(1),
@@ -183,7 +195,15 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         name: config.name.to_string(),
         backup_connections: config.backup_connections,
     };
-    tokio::spawn(Arc::new(doorway).listen(amqp_listener));
+    let (sockets, doorway) = (doorway.sockets(), Arc::new(doorway));
+    if let Some(listener) = listeners.plain {
+        tokio::spawn(doorway.clone().listen(listener, sockets.clone(), None));
+    }
+    if let (Some(listener), Some((certificate, metrics))) = (listeners.tls, amqps) {
+        let encryption = Encryption::new(&certificate, metrics);
+        tokio::spawn(certificate.keep_up());
+        tokio::spawn(doorway.listen(listener, sockets, Some(encryption)));
+    }
 
     tokio::spawn(pass_signals(events));
     _ = ended.wait_for(|ended| *ended).await;
@@ -191,6 +211,26 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     match shared.failure() {
         Some(reason) => Err(anyhow!(reason)),
         None => Ok(()),
+    }
+}
+
+/// Where clients come in.
+struct ClientListeners {
+    plain: Option<TcpListener>,
+    tls: Option<TcpListener>,
+}
+
+impl ClientListeners {
+    async fn bind(clients: &Clients) -> anyhow::Result<Self> {
+        let plain = match clients.amqp_listen {
+            Some(address) => Some(listen(address, "amqp-listen").await?),
+            None => None,
+        };
+        let tls = match &clients.tls {
+            Some(tls) => Some(listen(tls.listen, "amqps-listen").await?),
+            None => None,
+        };
+        Ok(Self { plain, tls })
     }
 }
 
@@ -254,7 +294,8 @@ fn server_config(config: &Config) -> ServerConfig {
     properties.insert(short("version"), long(env!("CARGO_PKG_VERSION")));
     ServerConfig {
         server_properties: properties,
-        mechanisms: vec!["PLAIN", "AMQPLAIN"],
+        channel_max: config.clients.channel_max,
+        handshake_timeout: config.clients.handshake_timeout,
         max_message_bytes: config.max_message_size,
         ..ServerConfig::default()
     }

@@ -31,6 +31,8 @@ enum Command {
     Permission(PermissionOptions),
     /// Limits of virtual hosts and of users
     Limit(LimitOptions),
+    /// What queues and exchanges get by their names: limits, times to live, where dead letters go
+    Policy(PolicyOptions),
     /// Everything of that, and exchanges, queues and bindings, in the format of RabbitMQ's definitions
     Definitions(DefinitionsOptions),
     /// Kill the primary again and again under load, or with --chaos stop and kill any broker, and count what was lost
@@ -48,6 +50,9 @@ pub(crate) struct DevOptions {
     /// The first broker's AMQP port; the others take the ports after it. 0: any free ones
     #[arg(long, value_name = "P", default_value_t = 5672)]
     pub(crate) amqp_port: u16,
+    /// AMQP over TLS too, with certificates made for it in the directory; the first broker's port for it, as --amqp-port
+    #[arg(long, value_name = "P", num_args = 0..=1, require_equals = true, default_missing_value = "5771")]
+    pub(crate) tls: Option<u16>,
     /// Below this many replicas in sync nothing is confirmed; default 2, or 1 with a single replica
     #[arg(long, value_name = "M")]
     pub(crate) min_in_sync: Option<u8>,
@@ -376,22 +381,24 @@ pub(crate) enum LimitCommand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(clippy::enum_variant_names, reason = "as RabbitMQ names them")]
 pub(crate) enum LimitName {
     /// Of a virtual host or a user
-    MaxConnections,
+    #[value(name = "max-connections")]
+    Connections,
     /// Of a virtual host
-    MaxQueues,
+    #[value(name = "max-queues")]
+    Queues,
     /// Of a user
-    MaxChannels,
+    #[value(name = "max-channels")]
+    Channels,
 }
 
 impl std::fmt::Display for LimitName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::MaxConnections => "max-connections",
-            Self::MaxQueues => "max-queues",
-            Self::MaxChannels => "max-channels",
+            Self::Connections => "max-connections",
+            Self::Queues => "max-queues",
+            Self::Channels => "max-channels",
         })
     }
 }
@@ -411,6 +418,72 @@ impl LimitOf {
             (Some(vhost), _) => format!("virtual host '{vhost}'"),
             (None, user) => format!("user '{}'", user.as_deref().unwrap_or_default()),
         }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyOptions {
+    #[command(subcommand)]
+    pub(crate) command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Make one, or another one of its name; it holds at once, for what is there too
+    Set {
+        name: String,
+        /// A regular expression on names
+        pattern: String,
+        /// JSON, such as {"max-length": 1000, "dead-letter-exchange": "dead"}
+        definition: String,
+        /// Of those that match a name only that with the highest counts
+        #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+        priority: i64,
+        /// queues, classic_queues, quorum_queues, exchanges or all
+        #[arg(long, value_name = "WHAT", default_value = "all")]
+        apply_to: String,
+        #[command(flatten)]
+        of: PolicyOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Take one away; what it set holds no more
+    Clear {
+        name: String,
+        #[command(flatten)]
+        of: PolicyOf,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+    /// Show them, the first to count first
+    List {
+        /// In this virtual host only
+        #[arg(long, value_name = "VHOST")]
+        vhost: Option<String>,
+        /// Those of operators instead
+        #[arg(long)]
+        operator: bool,
+        /// JSON instead of a table
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: PlaceOptions,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyOf {
+    #[arg(long, value_name = "VHOST", default_value = "/")]
+    pub(crate) vhost: String,
+    /// One of operators, which bounds what the others may set
+    #[arg(long)]
+    pub(crate) operator: bool,
+}
+
+impl PolicyOf {
+    pub(crate) fn describe(&self, name: &str) -> String {
+        let kind = if self.operator { "operator policy" } else { "policy" };
+        format!("{kind} '{name}' in virtual host '{}'", self.vhost)
     }
 }
 
@@ -459,6 +532,7 @@ impl Arguments {
             Command::User(options) => runtime.block_on(crate::admin::user(options)),
             Command::Permission(options) => runtime.block_on(crate::admin::permission(options)),
             Command::Limit(options) => runtime.block_on(crate::admin::limit(options)),
+            Command::Policy(options) => runtime.block_on(crate::admin::policy(options)),
             Command::Definitions(options) => runtime.block_on(crate::admin::definitions(options)),
             Command::Demo(options) => runtime.block_on(crate::demo::run(options)),
         }
@@ -508,6 +582,10 @@ mod tests {
         assert!(parse("understudy limit set max-queues 3 --vhost shop --user anna --dir x").is_err());
         assert!(parse("understudy limit set max-queues 3 --dir x").is_err());
         assert!(parse("understudy definitions import file --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a {} --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a {} --priority -1 --apply-to queues --operator --dir x").is_ok());
+        assert!(parse("understudy policy set p ^a --dir x").is_err());
+        assert!(parse("understudy policy clear p --operator --vhost shop -c orders").is_ok());
     }
 
     #[test]

@@ -45,6 +45,8 @@ def python(script):
 
 CLIENTS = {
     "pika": (python("pika_client.py"), ORDINARY),
+    # The same over TLS, without a password: the certificate says who it is.
+    "pika-tls": (python("pika_client.py"), ORDINARY),
     "aio-pika": (
         python("aio_pika_client.py"),
         ["round", "relay", "leave", "robust", "resume", "robust again", "kept", "round again"],
@@ -127,14 +129,19 @@ class Scene:
     def start_brokers(self):
         command = [os.path.join(BIN_DIR, "understudy"), "dev", "--json", "--replicas", str(BROKERS)]
         data = os.path.join(self.directory, "brokers")
-        self.start("brokers", [*command, "--amqp-port", str(free_ports(BROKERS)), "--dir", data], self.log("brokers"))
+        first = free_ports(2 * BROKERS)
+        ports = ["--amqp-port", str(first), f"--tls={first + BROKERS}"]
+        self.start("brokers", [*command, *ports, "--dir", data], self.log("brokers"))
         self.wait(lambda: self.brokers is not None, "three brokers and a primary")
 
     def start_client(self, name):
         command, steps = CLIENTS[name]
         primary_first = sorted(self.brokers, key=lambda broker: broker["name"] != self.primary)
-        addresses = [broker["amqp"] for broker in primary_first]
+        tls = name.endswith("-tls")
+        addresses = [broker["amqps" if tls else "amqp"] for broker in primary_first]
         scene = {
+            "name": name,
+            "certificates": os.path.join(self.directory, "brokers", "amqps") if tls else None,
             "addresses": addresses,
             "backup": addresses[1],
             "round": ROUND,

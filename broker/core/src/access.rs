@@ -112,7 +112,7 @@ impl Pattern {
 }
 
 /// Octet by octet, as names are; a pattern that only makes sense on characters is one on characters.
-fn compile(text: &str) -> Result<Regex, String> {
+pub(crate) fn compile(text: &str) -> Result<Regex, String> {
     let build = |unicode| RegexBuilder::new(text).unicode(unicode).size_limit(MAX_COMPILED_BYTES).build();
     build(false).or_else(|_| build(true)).map_err(|error| error.to_string())
 }

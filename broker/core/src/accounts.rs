@@ -86,7 +86,11 @@ impl Accounts {
             Admin::UserLimits { user, limits } => {
                 self.users.get_mut(user).ok_or_else(|| unknown(user))?.limits = *limits;
             }
-            Admin::VhostCreate(_) | Admin::VhostDelete { .. } | Admin::VhostLimits { .. } => {}
+            Admin::VhostCreate(_)
+            | Admin::VhostDelete { .. }
+            | Admin::VhostLimits { .. }
+            | Admin::PolicyPut { .. }
+            | Admin::PolicyDelete { .. } => {}
         }
         self.version += 1;
         Ok(())

@@ -1,4 +1,4 @@
-//! What administrators ask for, by names, on a primary: virtual hosts, users, permissions, limits; and the definitions that are
+//! What administrators ask for, by names, on a primary: virtual hosts, users, permissions, limits, policies; and the definitions that are
 //! brought in from another broker's export. Each becomes a record, or none if it is so already. What follows for clients that
 //! are connected happens here too:
 //!
@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use understudy_record::{
-    Admin, ExchangeKind, Index, PasswordHash, Permission, QueueId, Record, ShortStr, TopicPermission, UserLimits,
-    UserSpec, VhostId, VhostLimits, VhostSpec,
+    Admin, ExchangeKind, Index, PasswordHash, Permission, PolicySpec, QueueId, Record, ShortStr, TopicPermission,
+    UserLimits, UserSpec, VhostId, VhostLimits, VhostSpec,
 };
 
 use crate::access::{check_pattern, check_topic_pattern};
@@ -74,6 +74,17 @@ pub enum AdminCommand {
         of: LimitOf,
         limit: Limit,
         value: Option<u64>,
+    },
+    /// In the place of the one of this name, if there is one; here and below of operators' policies, or of the others.
+    SetPolicy {
+        vhost: ShortStr,
+        operator: bool,
+        policy: PolicySpec,
+    },
+    ClearPolicy {
+        vhost: ShortStr,
+        operator: bool,
+        name: ShortStr,
     },
     DeclareExchange {
         vhost: ShortStr,
@@ -187,6 +198,8 @@ impl Core {
                 self.renew_access(Some(&user), Some(vhost));
             }
             AdminCommand::SetLimit { of, limit, value } => self.set_limit(of, limit, value, out)?,
+            AdminCommand::SetPolicy { vhost, operator, policy } => self.set_policy(&vhost, operator, policy, out)?,
+            AdminCommand::ClearPolicy { vhost, operator, name } => self.clear_policy(&vhost, operator, name, out)?,
             command @ (AdminCommand::DeclareExchange { .. } | AdminCommand::DeclareQueue { .. }) => {
                 self.declare_as_defined(command, out)?;
             }
@@ -444,7 +457,7 @@ impl Core {
     fn check_version(&self) -> Result<(), Refusal> {
         match self.cluster_version < ADMINISTRATION_SINCE {
             true => refused(
-                "virtual hosts, users, permissions and limits need a version of the broker that not every replica of this \
+                "virtual hosts, users, permissions, limits and policies need a version of the broker that not every replica of this \
                  cluster has yet; upgrade them all",
             ),
             false => Ok(()),
@@ -456,7 +469,7 @@ impl Core {
         if vhost == VhostId::DEFAULT { Ok(()) } else { self.check_version() }
     }
 
-    fn write_admin(&mut self, change: Admin, out: &mut Outputs) -> Result<(), Refusal> {
+    pub(crate) fn write_admin(&mut self, change: Admin, out: &mut Outputs) -> Result<(), Refusal> {
         self.check_version()?;
         self.write(Record::Admin(change), out);
         Ok(())

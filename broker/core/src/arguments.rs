@@ -13,7 +13,7 @@ const HIGHEST_PRIORITY: i64 = 255;
 
 type Check = fn(&FieldValue, &FieldTable) -> Result<(), String>;
 
-const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
+const QUEUE_ARGUMENTS: [(&str, Check); 17] = [
     (EXPIRES, check_expires),
     (MESSAGE_TTL, check_ttl),
     (DEAD_LETTER_EXCHANGE, check_text),
@@ -30,6 +30,7 @@ const QUEUE_ARGUMENTS: [(&str, Check); 16] = [
     (SINGLE_ACTIVE_CONSUMER, check_bool),
     (QUEUE_TYPE, check_queue_type),
     (DELIVERY_LIMIT, check_not_negative),
+    (CONSUMER_TIMEOUT, check_not_negative),
 ];
 
 const CONSUMER_ARGUMENTS: [(&str, Check); 2] = [(PRIORITY, check_int), ("x-cancel-on-ha-failover", check_bool)];
@@ -44,6 +45,7 @@ pub(crate) const MAX_LENGTH_BYTES: &str = "x-max-length-bytes";
 pub(crate) const OVERFLOW: &str = "x-overflow";
 pub(crate) const DEAD_LETTER_EXCHANGE: &str = "x-dead-letter-exchange";
 pub(crate) const DEAD_LETTER_ROUTING_KEY: &str = "x-dead-letter-routing-key";
+pub(crate) const CONSUMER_TIMEOUT: &str = "x-consumer-timeout";
 pub(crate) const EXPIRES: &str = "x-expires";
 pub(crate) const MESSAGE_TTL: &str = "x-message-ttl";
 pub(crate) const MAX_PRIORITY: &str = "x-max-priority";

@@ -217,8 +217,8 @@ impl State {
         Ok(())
     }
 
-    /// Exchanges, queues, bindings, other virtual hosts with theirs, users and what they may do, and the parts that no message
-    /// has claimed, in an order that can be applied.
+    /// Exchanges, queues, bindings, other virtual hosts with theirs, policies, users and what they may do, and the parts that no
+    /// message has claimed, in an order that can be applied.
     pub(crate) fn topology(&self) -> Vec<BasePiece> {
         let mut pieces = Vec::new();
         let mut queues: BTreeMap<VhostId, Vec<&Queue>> = BTreeMap::new();
@@ -227,6 +227,8 @@ impl State {
             if vhost.id != VhostId::DEFAULT {
                 pieces.push(BasePiece::Vhost { id: vhost.id, spec: vhost.spec.clone() });
             }
+            // Before what they are for.
+            pieces.extend(vhost.policies.changes(vhost.id).map(BasePiece::Admin));
             let mut queues = queues.remove(&vhost.id).unwrap_or_default();
             queues.sort_unstable_by_key(|queue| queue.id);
             pieces.extend(vhost.topology(&queues).map(|piece| piece.within(vhost.id)));
@@ -243,6 +245,11 @@ impl State {
         let limits = self.vhosts.iter().filter(|vhost| vhost.limits != VhostLimits::default());
         let limits = limits.map(|vhost| Admin::VhostLimits { vhost: vhost.id, limits: vhost.limits });
         limits.chain(self.accounts.changes())
+    }
+
+    /// The same of policies.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = Admin> {
+        self.vhosts.iter().flat_map(|vhost| vhost.policies.changes(vhost.id))
     }
 
     pub(crate) fn backlog_chunk(

@@ -150,7 +150,7 @@ impl Core {
     }
 
     /// Closes the channel or, for a hard error, the connection.
-    fn fail(&mut self, origin: Origin, error: AmqpError, out: &mut Outputs) {
+    pub(crate) fn fail(&mut self, origin: Origin, error: AmqpError, out: &mut Outputs) {
         if error.code.is_hard() {
             if let Some(connection) = self.connections.get_mut(&origin.connection) {
                 connection.failed = true;

@@ -210,11 +210,13 @@ impl Core {
 
     /// Numbers a delivery; it waits for its acknowledgement, or has it already.
     pub(crate) fn track(&mut self, origin: Origin, unacked: Unacked, no_ack: bool) -> DeliveryTag {
+        let now = self.time.steady;
         let channel = self.channel_mut(origin);
         let tag = channel.take_tag();
         if no_ack {
             self.note_settled(unacked, Settlement::Dequeue);
         } else {
+            channel.delivery_times.note(tag.0, now);
             channel.unacked.push_back(tag.0, unacked);
         }
         tag

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hashbrown::HashMap;
 use rand::rngs::StdRng;
@@ -56,6 +57,9 @@ pub struct Core {
     pub(crate) time: Time,
     pub(crate) expiries: Expiries,
     pub(crate) unused: Unused,
+    /// How long a delivery may wait for its acknowledgement.
+    pub(crate) consumer_timeout: Option<Duration>,
+    pub(crate) next_ack_check: Duration,
     /// What users may do, as far as somebody has asked: at most as many as there are permissions, and connections.
     pub(crate) rules: HashMap<(ShortStr, VhostId), Arc<Rules>>,
     /// Connections that are to be closed once that record is committed.
@@ -103,6 +107,8 @@ impl Core {
             time: Time::default(),
             expiries: Expiries::default(),
             unused: Unused::default(),
+            consumer_timeout: None,
+            next_ack_check: Duration::ZERO,
             rules: HashMap::new(),
             closing: BTreeMap::new(),
             cluster_version: 1,

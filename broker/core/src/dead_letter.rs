@@ -248,6 +248,9 @@ impl Core {
             done += 1;
             condemned.order.pop_front();
             condemned.known.remove(&index);
+            // Nobody wants the letter any more of which parts are written.
+            let copied = condemned.copying.take().map(|copying| copying.copied).filter(|copied| !copied.is_empty());
+            self.discard(copied.map(Arc::from).as_ref(), out);
         }
         self.replace(id, gone, letters, bytes, out);
         (done, goes_on)

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Exchange;
+use crate::policies::Target;
 use crate::queue::{Queue, QueueSession};
 use crate::settle::dequeue;
 
@@ -96,7 +97,8 @@ impl Core {
         let table = arguments::decode(&arguments).ok_or_else(error::malformed_table)?;
         let ExchangeFlags { durable, auto_delete, internal } = flags;
         let object = error::exchange(self.state.vhost(vhost).name(), &name);
-        let replicate = self.replication(&table, &object)?;
+        let settings = self.state.vhost(vhost).policies.of(Target::Exchange, &name);
+        let replicate = self.replication(&table, settings, &object)?;
         let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, replicate, arguments };
         if let Some(exchange) = self.state.vhost(vhost).exchanges.get(&wanted.name) {
             assert_exchange_equivalent(&wanted, &table, &exchange.spec, &object)?;
@@ -218,7 +220,8 @@ impl Core {
         // An exclusive queue goes with its connection: nothing of it is durable, whatever the client asks.
         let durable = flags.durable && !exclusive;
         let object = error::queue(self.state.vhost(vhost).name(), &name);
-        let replicate = self.replication(&table, &object)?;
+        let settings = self.state.vhost(vhost).policies.of(Target::of_queue(&table), &name);
+        let replicate = self.replication(&table, settings, &object)?;
         let replicate = if exclusive { self.replication_of_exclusive() } else { replicate };
         let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments };
         let known = self.state.vhost(vhost).names.get(&wanted.name).and_then(|id| self.state.queues.get(id));

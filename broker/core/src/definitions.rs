@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use understudy_protocol::FieldValue;
 use understudy_record::{
-    BasePiece, Binding, Destination, ExchangeSpec, Permission, QueueSpec, ShortStr, TopicPermission, UserLimits,
-    UserSpec, VhostId, VhostLimits, VhostSpec,
+    BasePiece, Binding, Destination, ExchangeSpec, Permission, PolicySpec, QueueSpec, ShortStr, TopicPermission,
+    UserLimits, UserSpec, VhostId, VhostLimits, VhostSpec,
 };
 
 use crate::administration::{AdminCommand, Refusal, refusal, refused};
@@ -38,6 +38,8 @@ pub struct Definitions {
     pub permissions: Vec<(ShortStr, ShortStr, Permission)>,
     /// The same with the exchange.
     pub topic_permissions: Vec<(ShortStr, ShortStr, ShortStr, TopicPermission)>,
+    /// Each with its virtual host and whether it is an operator's, the first to count first.
+    pub policies: Vec<(ShortStr, bool, PolicySpec)>,
     /// Each with its virtual host, here and below.
     pub exchanges: Vec<(ShortStr, ExchangeSpec)>,
     pub queues: Vec<(ShortStr, QueueSpec)>,
@@ -120,12 +122,16 @@ impl Core {
         let topics = topics.filter_map(|(user, vhost, exchange, allowed)| {
             Some((user.clone(), name(vhost)?, exchange.clone(), allowed.clone()))
         });
+        let policies = state.vhosts.iter().flat_map(|vhost| {
+            vhost.policies.iter().map(|(operator, policy)| (vhost.name().clone(), operator, policy.clone()))
+        });
         let mut definitions = Definitions {
             vhosts,
             users: users.collect(),
             has_open_guest: state.accounts.has_open_guest(),
             permissions: permissions.collect(),
             topic_permissions: topics.collect(),
+            policies: policies.collect(),
             ..Definitions::default()
         };
         if topology {

@@ -56,6 +56,7 @@ impl Core {
         let more_to_drop = self.drop_oldest(out);
         let more_dead = self.write_dead_letters(out);
         self.delete_unused(out);
+        self.close_overdue(out);
         more_to_drop || more_dead || self.expiries_are_due() || !self.dirty.is_empty()
     }
 

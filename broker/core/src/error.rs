@@ -1,10 +1,12 @@
 //! Which mistake gets which reply code and which words: one constructor each, worded as RabbitMQ words it, since clients and
 //! people search for those words. Whether a code closes the channel or the connection is [`ReplyCode::is_hard`]'s to say.
 
+use std::time::Duration;
+
 use understudy_protocol::{MethodId, ReplyCode};
 use understudy_record::ShortStr;
 
-use crate::command::{Command, DeliveryTag};
+use crate::command::{ChannelId, Command, DeliveryTag};
 use crate::effect::AmqpError;
 
 /// A command's refusal, before it is known which command.
@@ -96,6 +98,15 @@ pub(crate) fn not_empty(vhost: &ShortStr, name: &ShortStr) -> Failure {
 
 pub(crate) fn unknown_delivery_tag(tag: DeliveryTag) -> Failure {
     precondition_failed(format!("unknown delivery tag {}", tag.0))
+}
+
+pub(crate) fn acknowledgement_timed_out(channel: ChannelId, timeout: Duration) -> Failure {
+    precondition_failed(format!(
+        "delivery acknowledgement on channel {} timed out. Timeout value used: {} ms. This timeout value can be configured, \
+         see consumers doc guide to learn more",
+        channel.0,
+        timeout.as_millis()
+    ))
 }
 
 pub(crate) fn locked(vhost: &ShortStr, name: &ShortStr) -> Failure {

@@ -11,6 +11,7 @@ use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, Replicate, S
 
 use crate::arguments::{self, ALTERNATE_EXCHANGE};
 use crate::headers::HeaderMatch;
+use crate::policies::{self, Settings};
 use crate::topic::TopicTrie;
 
 /// Exchanges that exist without a record. The default exchange, `""`, is none of them: it has no bindings, only the names
@@ -75,10 +76,7 @@ impl Exchange {
             ExchangeKind::Topic => Routes::Topic(TopicTrie::default()),
             ExchangeKind::Headers => Routes::Headers(Vec::new()),
         };
-        let arguments = arguments::decode(&spec.arguments);
-        let alternate =
-            arguments.as_ref().and_then(|table| table.get(ALTERNATE_EXCHANGE)).and_then(FieldValue::as_bytes);
-        let alternate = alternate.cloned().and_then(ShortStr::new).map(|name| name.detached());
+        let alternate = own_alternate(&spec);
         Self { spec, declared, bindings: HashSet::new(), routes, alternate }
     }
 
@@ -105,6 +103,12 @@ impl Exchange {
 
     pub(crate) fn bindings(&self) -> impl Iterator<Item = &Arc<Binding>> {
         self.bindings.iter()
+    }
+
+    /// By its policies, if its arguments do not say.
+    pub(crate) fn renew_alternate(&mut self, settings: Settings<'_>) {
+        let by_policy = || settings.text(policies::ALTERNATE_EXCHANGE).and_then(|name| ShortStr::try_from(name).ok());
+        self.alternate = own_alternate(&self.spec).or_else(by_policy);
     }
 
     pub(crate) fn alternate(&self) -> Option<&ShortStr> {
@@ -167,6 +171,12 @@ impl Exchange {
             }
         }
     }
+}
+
+fn own_alternate(spec: &ExchangeSpec) -> Option<ShortStr> {
+    let arguments = arguments::decode(&spec.arguments);
+    let alternate = arguments.as_ref().and_then(|table| table.get(ALTERNATE_EXCHANGE)).and_then(FieldValue::as_bytes);
+    alternate.cloned().and_then(ShortStr::new).map(|name| name.detached())
 }
 
 fn remove_one<T>(items: &mut Vec<T>, is_it: impl FnMut(&T) -> bool) {

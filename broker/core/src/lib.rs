@@ -48,6 +48,7 @@
 
 mod access;
 mod accounts;
+mod ack_timeout;
 mod administration;
 mod ahead;
 mod arguments;
@@ -79,6 +80,7 @@ mod letter;
 mod limits;
 mod load;
 mod parts;
+mod policies;
 mod publish;
 mod queue;
 mod queue_rules;
@@ -167,7 +169,7 @@ pub const SELECTIVE_REPLICATION_SINCE: u32 = 2;
 /// The version of the cluster from which on transactions are written. Replicas before it do not know their records.
 pub const TRANSACTIONS_SINCE: u32 = 2;
 
-/// The version of the cluster from which on virtual hosts, users, permissions and limits are written.
+/// The version of the cluster from which on virtual hosts, users, permissions, limits and policies are written.
 pub const ADMINISTRATION_SINCE: u32 = 3;
 
 /// Virtual hosts: each takes a few KiB, with the exchanges that it has from the start.
@@ -178,6 +180,12 @@ pub const MAX_USERS: usize = 10_000;
 
 /// Permissions, and as many topic permissions.
 pub const MAX_PERMISSIONS: usize = 100_000;
+
+/// Policies of one virtual host, and as many of its operators: a queue's declare looks at each.
+pub const MAX_POLICIES: usize = 1000;
+
+/// What a policy sets, encoded, in octets.
+pub const MAX_POLICY_BYTES: usize = 1 << 14;
 
 /// Of a password's hash, a description or a pattern, in octets: far more than anybody writes.
 pub const MAX_TEXT_BYTES: usize = 4096;

@@ -209,9 +209,11 @@ impl Core {
         message_count: u32,
     ) -> Answer {
         let Unacked { queue, index, .. } = unacked;
+        let now = self.time.steady;
         let channel = self.channel_mut(origin);
         let delivery_tag = channel.take_tag();
         if !no_ack {
+            channel.delivery_times.note(delivery_tag.0, now);
             channel.unacked.push_back(delivery_tag.0, unacked);
         }
         if let Some(queue) = self.state.queues.get_mut(&queue) {

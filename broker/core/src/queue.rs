@@ -18,6 +18,7 @@ use crate::entry::Entry;
 use crate::evict::Listed;
 use crate::lane::Lane;
 use crate::load::{Asked, WaitingGet};
+use crate::policies::Settings;
 use crate::queue_rules::QueueRules;
 use crate::session::ConsumerId;
 
@@ -100,10 +101,11 @@ impl QueueSession {
 }
 
 impl Queue {
+    /// As its arguments alone make it.
     pub(crate) fn new(vhost: VhostId, id: QueueId, spec: QueueSpec) -> Self {
         Self {
             id,
-            rules: QueueRules::of(&spec.arguments),
+            rules: QueueRules::of(&spec.arguments, Settings::default()),
             vhost,
             spec,
             lane: Lane::default(),

@@ -13,8 +13,8 @@ use std::collections::VecDeque;
 use std::fmt;
 
 use understudy_record::{
-    Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, Permission, QueueId, QueueSpec, Record, ShortStr,
-    StateDigest, TopicPermission, UserSpec, VhostId, VhostSpec,
+    Admin, Binding, Destination, ExchangeKind, ExchangeSpec, Index, Permission, PolicySpec, QueueId, QueueSpec, Record,
+    ShortStr, StateDigest, TopicPermission, UserSpec, VhostId, VhostSpec,
 };
 
 use crate::SCRUB_QUEUES;
@@ -179,7 +179,7 @@ impl State {
 
     /// As many exchanges as there are, in no order: each is a few dozen nanoseconds, and there are rarely more than hundreds.
     /// Those that exist without a record may be others in another build: of them only what leads there. Then other virtual
-    /// hosts, limits, users and what they may do: where there are none the digest is as before there were any.
+    /// hosts, limits, policies, users and what they may do: where there are none the digest is as before there were any.
     fn topology_digest(&self) -> StateDigest {
         let (mut exchanges, mut sum) = (0, 0_u64);
         for vhost in self.vhosts.iter() {
@@ -200,7 +200,8 @@ impl State {
         let parts = self.parts.unclaimed();
         let digest =
             parts.fold(Digest::default().word(sum), |digest, part| digest.word(part.index.0).word(part.bytes.into()));
-        let digest = self.limits_and_accounts().fold(digest, |digest, change| digest.admin(&change));
+        let digest =
+            self.limits_and_accounts().chain(self.policies()).fold(digest, |digest, change| digest.admin(&change));
         StateDigest::Topology { exchanges, queues: self.queues.len() as u64, digest: digest.finish() }
     }
 
@@ -314,7 +315,14 @@ impl Digest {
                 let digest = self.word(6).bytes(user.as_bytes()).word(vhost.0.0).bytes(exchange.as_bytes());
                 digest.bytes(write.as_bytes()).bytes(read.as_bytes())
             }
-            Admin::VhostCreate(_)
+            Admin::PolicyPut { vhost, operator, policy } => {
+                let PolicySpec { name, pattern, apply_to, priority, definition } = policy;
+                let digest = self.word(7).word(vhost.0.0).flags([*operator]).bytes(name.as_bytes());
+                let digest = digest.bytes(pattern.as_bytes()).bytes(apply_to.name().as_bytes());
+                digest.word(priority.cast_unsigned()).bytes(definition)
+            }
+            Admin::PolicyDelete { .. }
+            | Admin::VhostCreate(_)
             | Admin::VhostDelete { .. }
             | Admin::PermissionDelete { .. }
             | Admin::TopicPermissionDelete { .. } => self,

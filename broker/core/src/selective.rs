@@ -8,7 +8,8 @@
 //! | `none` | it is known, so that it can be cleared away | it is gone, with its bindings |
 //!
 //! An exchange has no messages, so there `configuration` is `all`. An exclusive queue is always `none`: it ends with its
-//! connection, which ends with the primary. Who asks for nothing gets the cluster's default.
+//! connection, which ends with the primary. Who asks for nothing gets
+//! what a policy says at that moment, or the cluster's default.
 //!
 //! A message for such queues is in the primary's log alone, at an index like any other, and each follower's log has a small
 //! record at that index in its place ([`Record::for_followers`]): positions are the same everywhere, and so confirms and
@@ -25,7 +26,18 @@ use crate::arguments::REPLICATE;
 use crate::core::Core;
 use crate::effect::Outputs;
 use crate::error::{Failure, precondition_failed};
+use crate::policies::Settings;
 use crate::state::State;
+
+/// As arguments and policies say it.
+pub(crate) fn replicate_named(name: &str) -> Option<Replicate> {
+    match name {
+        "all" => Some(Replicate::All),
+        "configuration" => Some(Replicate::Configuration),
+        "none" => Some(Replicate::Nothing),
+        _ => None,
+    }
+}
 
 impl Core {
     /// Of queues and exchanges that are declared from now on and do not say.
@@ -40,17 +52,20 @@ impl Core {
     }
 
     /// `object`: `queue 'q' in vhost '/'`.
-    pub(crate) fn replication(&self, table: &FieldTable, object: &str) -> Result<Replicate, Failure> {
+    pub(crate) fn replication(
+        &self,
+        table: &FieldTable,
+        settings: Settings<'_>,
+        object: &str,
+    ) -> Result<Replicate, Failure> {
         let known = self.cluster_version >= SELECTIVE_REPLICATION_SINCE;
         let Some(value) = table.get(REPLICATE) else {
-            return Ok(if known { self.default_replication } else { Replicate::All });
+            return Ok(if known { settings.replicate().unwrap_or(self.default_replication) } else { Replicate::All });
         };
         let invalid = |why: String| precondition_failed(format!("invalid arg '{REPLICATE}' for {object}: {why}"));
         let wanted = match value.as_str() {
-            Some("all") => Replicate::All,
-            Some("configuration") => Replicate::Configuration,
-            Some("none") => Replicate::Nothing,
-            Some(other) => return Err(invalid(format!("'{other}'; expected all, configuration or none"))),
+            Some(text) => replicate_named(text)
+                .ok_or_else(|| invalid(format!("'{text}'; expected all, configuration or none")))?,
             None => {
                 return Err(invalid(format!("type {}; expected all, configuration or none", value.type_name())));
             }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use understudy_record::{Index, QueueId, ShortStr, VhostId};
 
 use crate::access::Access;
+use crate::ack_timeout::DeliveryTimes;
 use crate::command::{ChannelId, ConnectionId, ConnectionInfo, DeliveryTag};
 use crate::confirms::Confirms;
 use crate::direct_reply::ReplyConsumer;
@@ -43,6 +44,7 @@ pub(crate) struct Channel {
     next_tag: u64,
     /// Delivered and not yet settled, by delivery tag.
     pub(crate) unacked: Slots<Unacked>,
+    pub(crate) delivery_times: DeliveryTimes,
     /// Of those, the ones that count against the channel's own limit: not what `basic.get` took.
     pub(crate) consumer_unacked: usize,
     pub(crate) consumers: BTreeMap<ShortStr, ConsumerId>,
@@ -70,6 +72,7 @@ impl Default for Channel {
         Self {
             next_tag: 1,
             unacked: Slots::default(),
+            delivery_times: DeliveryTimes::default(),
             consumer_unacked: 0,
             consumers: BTreeMap::new(),
             reply_consumer: None,

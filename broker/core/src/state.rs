@@ -15,7 +15,9 @@ use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
 use crate::expiry::Wishes;
 use crate::parts::Parts;
+use crate::policies::Concerned;
 use crate::queue::Queue;
+use crate::queue_rules::QueueRules;
 use crate::scrub::Difference;
 use crate::staged::Staged;
 use crate::tally::Tally;
@@ -38,6 +40,8 @@ pub enum ApplyError {
     UnknownVhost { index: Index, vhost: VhostId },
     #[error("record {index} names user {user}, or what one may do, which does not exist here")]
     UnknownUser { index: Index, user: ShortStr },
+    #[error("record {index} names policy {name}, which does not exist here")]
+    UnknownPolicy { index: Index, name: ShortStr },
     #[error("record {index} is of no kind that stands in a virtual host")]
     NotInVhost { index: Index },
     #[error("record {index} lists its target queues, or its message's parts, out of order or twice")]
@@ -216,7 +220,10 @@ impl State {
     }
 
     /// Its virtual host is there.
-    pub(crate) fn add_queue(&mut self, queue: Queue) {
+    pub(crate) fn add_queue(&mut self, mut queue: Queue) {
+        if let Some(vhost) = self.vhosts.get(queue.vhost).filter(|vhost| !vhost.policies.is_empty()) {
+            queue.rules = QueueRules::of(&queue.spec.arguments, vhost.policies.of_queue(&queue.spec));
+        }
         self.unreplicated += usize::from(!queue.is_replicated());
         self.limited += usize::from(queue.rules.limits.is_some());
         self.expiring += usize::from(queue.rules.message_ttl.is_some());
@@ -276,6 +283,15 @@ impl State {
                 }
                 self.accounts.forget_vhost(*id);
             }
+            Admin::PolicyPut { vhost, operator, policy } => {
+                let concerned = self.vhost_mut(index, *vhost)?.policies.put(*operator, policy);
+                self.renew_rules(*vhost, &concerned);
+            }
+            Admin::PolicyDelete { vhost, operator, name } => {
+                let concerned = self.vhost_mut(index, *vhost)?.policies.delete(*operator, name);
+                let unknown = ApplyError::UnknownPolicy { index, name: name.clone() };
+                self.renew_rules(*vhost, &concerned.ok_or(unknown)?);
+            }
             Admin::VhostLimits { vhost, limits } => self.vhost_mut(index, *vhost)?.limits = *limits,
             change => {
                 if let Admin::PermissionPut { vhost, .. } | Admin::TopicPermissionPut { vhost, .. } = change {
@@ -285,6 +301,20 @@ impl State {
             }
         }
         Ok(())
+    }
+
+    /// As its policies are now.
+    fn renew_rules(&mut self, vhost: VhostId, concerned: &Concerned) {
+        let Some(vhost) = self.vhosts.get_mut(vhost) else { return };
+        vhost.renew_alternates(concerned);
+        for (_, id) in vhost.names.iter().filter(|(name, _)| concerned.has(name)) {
+            let Some(queue) = self.queues.get_mut(id) else { continue };
+            self.limited -= usize::from(queue.rules.limits.is_some());
+            self.expiring -= usize::from(queue.rules.message_ttl.is_some());
+            queue.rules = QueueRules::of(&queue.spec.arguments, vhost.policies.of_queue(&queue.spec));
+            self.limited += usize::from(queue.rules.limits.is_some());
+            self.expiring += usize::from(queue.rules.message_ttl.is_some());
+        }
     }
 
     fn publish(
@@ -391,6 +421,8 @@ impl State {
         for queue in self.queues.values() {
             let named = self.vhosts.get(queue.vhost).and_then(|vhost| vhost.names.get(&queue.spec.name));
             assert_eq!(named, Some(&queue.id), "its virtual host knows it by its name");
+            let settings = self.vhost(queue.vhost).policies.of_queue(&queue.spec);
+            assert_eq!(queue.rules, QueueRules::of(&queue.spec.arguments, settings), "the rules of queue {}", queue.id);
         }
         let unreplicated = self.queues.values().filter(|queue| !queue.is_replicated()).count();
         assert_eq!(self.unreplicated, unreplicated, "queues whose messages are not replicated");

@@ -26,6 +26,13 @@ impl Core {
         self.unused.0.insert((until, id));
     }
 
+    /// How long the queue is there without being used is another from now on.
+    pub(crate) fn renew_use(&mut self, id: QueueId) {
+        let until = self.state.queues.get_mut(&id).and_then(|queue| queue.session.unused_until.take());
+        self.forget_unused(id, until);
+        self.note_use(id);
+    }
+
     pub(crate) fn watch_all_unused(&mut self) {
         let expiring = self.state.queues.values().filter(|queue| queue.rules.expires.is_some());
         let expiring: Vec<QueueId> = expiring.map(|queue| queue.id).collect();
@@ -45,7 +52,7 @@ impl Core {
         }
     }
 
-    /// The queue is gone.
+    /// The queue is gone, or is looked at no more.
     pub(crate) fn forget_unused(&mut self, queue: QueueId, unused_until: Option<Duration>) {
         if let Some(until) = unused_until {
             self.unused.0.remove(&(until, queue));

@@ -12,6 +12,7 @@ use understudy_record::{
 };
 
 use crate::exchange::{Exchange, Routed};
+use crate::policies::{Concerned, Policies, Target};
 use crate::state::{ApplyError, detached};
 
 /// What the default virtual host is called.
@@ -22,6 +23,7 @@ pub(crate) struct Vhost {
     pub(crate) id: VhostId,
     pub(crate) spec: VhostSpec,
     pub(crate) limits: VhostLimits,
+    pub(crate) policies: Policies,
     pub(crate) exchanges: HashMap<ShortStr, Exchange>,
     /// Of its queues.
     pub(crate) names: HashMap<ShortStr, QueueId>,
@@ -33,7 +35,8 @@ impl Vhost {
     pub(crate) fn new(id: VhostId, spec: VhostSpec) -> Self {
         let exchanges = Exchange::built_in(id.0).map(|exchange| (exchange.spec.name.clone(), exchange)).collect();
         let (names, by_destination) = (HashMap::new(), HashMap::new());
-        Self { id, spec, limits: VhostLimits::default(), exchanges, names, by_destination }
+        let (limits, policies) = (VhostLimits::default(), Policies::default());
+        Self { id, spec, limits, policies, exchanges, names, by_destination }
     }
 
     pub(crate) fn name(&self) -> &ShortStr {
@@ -45,8 +48,17 @@ impl Vhost {
             return Err(ApplyError::Exists { index, name: spec.name.clone() });
         }
         let spec = ExchangeSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec };
-        self.exchanges.insert(spec.name.clone(), Exchange::new(spec, index));
+        let mut exchange = Exchange::new(spec, index);
+        exchange.renew_alternate(self.policies.of(Target::Exchange, &exchange.spec.name));
+        self.exchanges.insert(exchange.spec.name.clone(), exchange);
         Ok(())
+    }
+
+    /// Of its exchanges, as its policies are now.
+    pub(crate) fn renew_alternates(&mut self, concerned: &Concerned) {
+        for exchange in self.exchanges.values_mut().filter(|exchange| concerned.has(&exchange.spec.name)) {
+            exchange.renew_alternate(self.policies.of(Target::Exchange, &exchange.spec.name));
+        }
     }
 
     pub(crate) fn delete_exchange(&mut self, index: Index, name: &ShortStr) -> Result<(), ApplyError> {

@@ -26,6 +26,8 @@ pub struct NodeConfig {
     pub memory_budget: u64,
     /// Of queues and exchanges that do not say.
     pub replicate: Replicate,
+    /// How long a channel may hold a delivery that it does not acknowledge; zero: for ever.
+    pub consumer_timeout: Duration,
     /// Between the beginnings of two scrubs of the whole state; zero: none.
     pub scrub_interval: Duration,
     /// A state that is not what a primary had counts all the same, because somebody said so.

@@ -159,6 +159,8 @@ impl Node {
         tracing::info!(%epoch, %cluster_version, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_default_replication(self.config.replicate);
         self.core.set_time(self.time);
+        let consumer_timeout = self.config.consumer_timeout;
+        self.core.set_consumer_timeout((!consumer_timeout.is_zero()).then_some(consumer_timeout));
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
         self.take_up_version(epoch, cluster_version);
         self.core.promote(&mut self.out);

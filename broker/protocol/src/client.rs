@@ -29,6 +29,8 @@ const HANDSHAKE_FRAME_MAX: usize = 131_072;
 pub struct ClientConfig {
     pub user: String,
     pub password: String,
+    /// Who we are is said by what carries the connection: log in by EXTERNAL instead.
+    pub external: bool,
     pub virtual_host: String,
     pub client_properties: FieldTable,
     /// What we ask for; the server's offer bounds it. 0: what the server offers.
@@ -51,6 +53,7 @@ impl Default for ClientConfig {
         Self {
             user: "guest".into(),
             password: "guest".into(),
+            external: false,
             virtual_host: "/".into(),
             client_properties: FieldTable::new().with("product", "understudy").with("capabilities", capabilities),
             channel_max: 0,
@@ -372,10 +375,14 @@ impl ClientConnection {
 
     fn answer_start(&mut self, start: connection::Start) {
         self.server_properties = start.server_properties;
+        let (mechanism, response) = match self.config.external {
+            true => (sasl::EXTERNAL, Bytes::new()),
+            false => ("PLAIN", sasl::plain(&self.config.user, &self.config.password)),
+        };
         let start_ok = connection::StartOk {
             client_properties: self.config.client_properties.clone(),
-            mechanism: ShortStr::from_static("PLAIN"),
-            response: sasl::plain(&self.config.user, &self.config.password),
+            mechanism: ShortStr::from_static(mechanism),
+            response,
             locale: ShortStr::from_static("en_US"),
         };
         self.output.push_method(ChannelId::CONNECTION, &start_ok.into());

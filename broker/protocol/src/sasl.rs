@@ -1,10 +1,12 @@
 //! What clients answer to `connection.start`: names and passwords in PLAIN or AMQPLAIN. Whether they are right is not known
-//! here.
+//! here. With EXTERNAL a client says nothing that counts: who it is was found out by what carries the connection.
 
 use bytes::Bytes;
 
 use crate::table::FieldTable;
 use crate::wire::{Field, Reader};
+
+pub const EXTERNAL: &str = "EXTERNAL";
 
 /// Not checked yet. `Debug` does not show the password.
 #[derive(Clone, PartialEq, Eq)]

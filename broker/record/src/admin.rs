@@ -1,4 +1,4 @@
-//! What administrators change: virtual hosts, users, what these may do where, and limits; and the bytes of it. Each change is
+//! What administrators change: virtual hosts, users, what these may do where, limits, and policies; and the bytes of it. Each change is
 //! a record, and each thing that exists is written in a base as the change that makes it. Whether a password is right, and
 //! what a pattern matches, is not known here.
 
@@ -51,6 +51,62 @@ pub enum Admin {
         user: ShortStr,
         limits: UserLimits,
     },
+    /// A new policy, or another one in the place of that of this name. `operator`, here and below: those are names of their own.
+    PolicyPut {
+        vhost: VhostId,
+        operator: bool,
+        policy: PolicySpec,
+    },
+    PolicyDelete {
+        vhost: VhostId,
+        operator: bool,
+        name: ShortStr,
+    },
+}
+
+/// What queues and exchanges get besides their arguments, by their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicySpec {
+    pub name: ShortStr,
+    /// A regular expression on names.
+    pub pattern: String,
+    pub apply_to: ApplyTo,
+    /// The highest that matches is the only one that counts.
+    pub priority: i64,
+    /// An encoded AMQP table, without its length.
+    pub definition: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ApplyTo {
+    #[default]
+    All,
+    Queues,
+    ClassicQueues,
+    QuorumQueues,
+    /// Of which there are none.
+    Streams,
+    Exchanges,
+}
+
+impl ApplyTo {
+    const NAMES: [(Self, &str); 6] = [
+        (Self::All, "all"),
+        (Self::Queues, "queues"),
+        (Self::ClassicQueues, "classic_queues"),
+        (Self::QuorumQueues, "quorum_queues"),
+        (Self::Streams, "streams"),
+        (Self::Exchanges, "exchanges"),
+    ];
+
+    /// As RabbitMQ names it.
+    pub fn name(self) -> &'static str {
+        Self::NAMES.iter().find(|(apply_to, _)| *apply_to == self).map_or("all", |(_, name)| name)
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::NAMES.iter().find(|(_, known)| *known == name).map(|(apply_to, _)| *apply_to)
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -141,10 +197,16 @@ impl Admin {
     const TOPIC_PERMISSION_DELETE: u8 = 48;
     const VHOST_LIMITS: u8 = 49;
     const USER_LIMITS: u8 = 50;
+    const POLICY_PUT: u8 = 60;
+    const POLICY_DELETE: u8 = 61;
 
     /// Whether a record with this tag is one.
     pub(crate) const fn is_tag(tag: u8) -> bool {
-        matches!(tag, Self::VHOST_CREATE | Self::VHOST_DELETE | Self::USER_PUT..=Self::USER_LIMITS)
+        matches!(
+            tag,
+            Self::VHOST_CREATE | Self::VHOST_DELETE | Self::USER_PUT
+                ..=Self::USER_LIMITS | Self::POLICY_PUT | Self::POLICY_DELETE
+        )
     }
 
     pub(crate) fn write(&self, w: &mut Writer<'_>) {
@@ -181,6 +243,13 @@ impl Admin {
             Self::UserLimits { user, limits } => {
                 w.u8(Self::USER_LIMITS).short(user.as_bytes());
                 w.limit(limits.max_connections).limit(limits.max_channels);
+            }
+            Self::PolicyPut { vhost, operator, policy } => {
+                w.u8(Self::POLICY_PUT).vhost(*vhost).bool(*operator);
+                write_policy(w, policy);
+            }
+            Self::PolicyDelete { vhost, operator, name } => {
+                w.u8(Self::POLICY_DELETE).vhost(*vhost).bool(*operator).short(name.as_bytes());
             }
         }
     }
@@ -226,6 +295,14 @@ impl Admin {
                 let limits = UserLimits { max_connections: r.limit()?, max_channels: r.limit()? };
                 Self::UserLimits { user, limits }
             }
+            Self::POLICY_PUT => {
+                let (vhost, operator) = (r.vhost()?, r.bool()?);
+                Self::PolicyPut { vhost, operator, policy: read_policy(r)? }
+            }
+            Self::POLICY_DELETE => {
+                let (vhost, operator) = (r.vhost()?, r.bool()?);
+                Self::PolicyDelete { vhost, operator, name: r.short()? }
+            }
             tag => return Err(RecordError::UnknownTag { tag }),
         })
     }
@@ -238,6 +315,33 @@ pub(crate) fn write_vhost(w: &mut Writer<'_>, spec: &VhostSpec) {
 
 pub(crate) fn read_vhost(r: &mut Reader) -> Result<VhostSpec, RecordError> {
     Ok(VhostSpec { name: r.short()?, description: r.text()?, tags: read_tags(r)? })
+}
+
+fn write_policy(w: &mut Writer<'_>, policy: &PolicySpec) {
+    let PolicySpec { name, pattern, apply_to, priority, definition } = policy;
+    let apply_to = match apply_to {
+        ApplyTo::All => 1,
+        ApplyTo::Queues => 2,
+        ApplyTo::ClassicQueues => 3,
+        ApplyTo::QuorumQueues => 4,
+        ApplyTo::Streams => 5,
+        ApplyTo::Exchanges => 6,
+    };
+    w.short(name.as_bytes()).text(pattern).u8(apply_to).u64(priority.cast_unsigned()).bytes(definition);
+}
+
+fn read_policy(r: &mut Reader) -> Result<PolicySpec, RecordError> {
+    let (name, pattern) = (r.short()?, r.text()?);
+    let apply_to = match r.u8()? {
+        1 => ApplyTo::All,
+        2 => ApplyTo::Queues,
+        3 => ApplyTo::ClassicQueues,
+        4 => ApplyTo::QuorumQueues,
+        5 => ApplyTo::Streams,
+        6 => ApplyTo::Exchanges,
+        other => return Err(RecordError::Malformed { what: "kind that a policy applies to", value: other.into() }),
+    };
+    Ok(PolicySpec { name, pattern, apply_to, priority: r.u64()?.cast_signed(), definition: r.bytes()? })
 }
 
 fn write_tags(w: &mut Writer<'_>, tags: &[ShortStr]) {

@@ -18,7 +18,8 @@ pub mod version;
 mod wire;
 
 pub use admin::{
-    Admin, HashAlgorithm, PasswordHash, Permission, TopicPermission, UserLimits, UserSpec, VhostLimits, VhostSpec,
+    Admin, ApplyTo, HashAlgorithm, PasswordHash, Permission, PolicySpec, TopicPermission, UserLimits, UserSpec,
+    VhostLimits, VhostSpec,
 };
 pub use alarms::{Alarms, Shortage};
 pub use body::{Body, Rope};

@@ -6,9 +6,9 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use understudy_record::{
-    Admin, BasePiece, Binding, Body, Destination, ExchangeKind, ExchangeSpec, HashAlgorithm, Index, PasswordHash,
-    Permission, QueueId, QueueSpec, Record, RecordError, Replicate, ShortStr, TopicPermission, UserLimits, UserSpec,
-    VhostId, VhostLimits, VhostSpec,
+    Admin, ApplyTo, BasePiece, Binding, Body, Destination, ExchangeKind, ExchangeSpec, HashAlgorithm, Index,
+    PasswordHash, Permission, PolicySpec, QueueId, QueueSpec, Record, RecordError, Replicate, ShortStr,
+    TopicPermission, UserLimits, UserSpec, VhostId, VhostLimits, VhostSpec,
 };
 
 const SHOP: VhostId = VhostId(Index(7));
@@ -272,6 +272,40 @@ fn users_and_what_they_may_do() {
     assert!(!format!("{user:?}").contains("aGFzaA"), "a hash in a log of text");
 }
 
+#[test]
+fn policies() {
+    let policy = PolicySpec {
+        name: short("limit"),
+        pattern: "^tmp".into(),
+        apply_to: ApplyTo::QuorumQueues,
+        priority: -2,
+        definition: Bytes::from_static(b"\x01kt\x01"),
+    };
+    let put = Admin::PolicyPut { vhost: SHOP, operator: true, policy };
+    check(
+        &Record::Admin(put.clone()),
+        &expect![[r#"
+        3c070000000000000001056c696d6974
+        040000005e746d7004feffffffffffff
+        ff04000000016b7401
+    "#]],
+    );
+    check(
+        &Record::Admin(Admin::PolicyDelete { vhost: VhostId::DEFAULT, operator: false, name: short("limit") }),
+        &expect![[r#"
+            3d000000000000000000056c696d6974
+        "#]],
+    );
+    check_piece(
+        &BasePiece::Admin(put),
+        &expect![[r#"
+        163c070000000000000001056c696d69
+        74040000005e746d7004feffffffffff
+        ffff04000000016b7401
+    "#]],
+    );
+}
+
 fn any_short() -> impl Strategy<Value = ShortStr> {
     vec(any::<u8>(), 0..256).prop_map(|bytes| ShortStr::new(bytes.into()).expect("at most 255 bytes"))
 }
@@ -282,6 +316,20 @@ fn vhost() -> impl Strategy<Value = VhostId> {
 
 fn limit() -> impl Strategy<Value = Option<u64>> {
     option::of(any::<u64>())
+}
+
+fn policy() -> impl Strategy<Value = PolicySpec> {
+    let all = ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"];
+    let apply_to = prop::sample::select(all.map(|name| ApplyTo::from_name(name).expect("one of them")).to_vec());
+    (any_short(), ".{0,40}", apply_to, any::<i64>(), vec(any::<u8>(), 0..40)).prop_map(
+        |(name, pattern, apply_to, priority, definition)| PolicySpec {
+            name,
+            pattern,
+            apply_to,
+            priority,
+            definition: definition.into(),
+        },
+    )
 }
 
 fn admin() -> impl Strategy<Value = Admin> {
@@ -318,6 +366,16 @@ fn admin() -> impl Strategy<Value = Admin> {
         (any_short(), limit(), limit()).prop_map(|(user, max_connections, max_channels)| Admin::UserLimits {
             user,
             limits: UserLimits { max_connections, max_channels }
+        }),
+        (vhost(), any::<bool>(), policy()).prop_map(|(vhost, operator, policy)| Admin::PolicyPut {
+            vhost,
+            operator,
+            policy
+        }),
+        (vhost(), any::<bool>(), any_short()).prop_map(|(vhost, operator, name)| Admin::PolicyDelete {
+            vhost,
+            operator,
+            name
         }),
     ]
 }

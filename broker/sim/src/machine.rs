@@ -150,6 +150,7 @@ impl Machine {
             max_catch_ups: plan.max_catch_ups,
             replicas: (0..plan.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
             replicate: Replicate::All,
+            consumer_timeout: Duration::ZERO,
             scrub_interval: plan.scrub_interval,
             accept_differences: false,
             seed,

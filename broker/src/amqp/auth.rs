@@ -60,6 +60,32 @@ impl Authenticator {
         Ok(Self { users, open_guest, login, key: rand::random(), verified: Mutex::default() })
     }
 
+    /// Where the user is known from, if it is, for one whose name somebody else has proved.
+    pub(crate) fn account_of(&self, user: &str) -> Option<Account> {
+        if self.users.contains_key(user) {
+            return Some(Account::Elsewhere);
+        }
+        let login = self.login.borrow();
+        if ShortStr::try_from(user).is_ok_and(|name| login.users.contains_key(&name)) {
+            return Some(Account::Recorded);
+        }
+        (self.open_guest && login.has_open_guest && user == GUEST).then_some(Account::OpenGuest)
+    }
+
+    /// Whether [`Self::verify`] takes no time: it has been found right before, or nothing has to be hashed by argon2.
+    pub(crate) fn is_quick(&self, user: &[u8], password: &[u8]) -> bool {
+        let Ok(name) = std::str::from_utf8(user) else { return true };
+        let is_remembered = |hash: &str| self.remembered().contains_key(&self.digest(hash, password));
+        if let Some(hash) = self.users.get(name) {
+            return is_remembered(hash);
+        }
+        let login = self.login.borrow().clone();
+        match ShortStr::try_from(name).ok().and_then(|name| login.users.get(&name)) {
+            Some(hash) if hash.algorithm == HashAlgorithm::Argon2id => is_remembered(&hash.text),
+            _ => true,
+        }
+    }
+
     /// Where the user is known from, if it is and this is its password. Takes tens of milliseconds the first time: not for an
     /// async task's own thread.
     pub(crate) fn verify(&self, user: &[u8], password: &[u8]) -> Option<Account> {

@@ -12,16 +12,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use understudy_core::{Account, Command, ConnectionId, ConnectionInfo};
 use understudy_protocol::{
     ChannelId, End, Event, Method, MethodId, ReplyCode, ServerConfig, ServerConnection, connection, sasl,
 };
 use understudy_record::Body;
 
+use super::gets::Gets;
 use super::large::{self, Streaming};
-use super::{Amqp, convert};
+use super::socket::{Untaken, Written, part, read_some, sleep_until, write_all_of, write_some};
+use super::{Amqp, Peer, convert};
 use understudy_node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
 
 /// The read buffer grows by at least so much. One read's worth of publishes is one batch for the core.
@@ -36,18 +38,24 @@ const OUTBOX_BATCH: usize = 64;
 /// Below this many bytes in the outbox a congested connection gets deliveries again.
 const UNCONGESTED_BYTES: usize = 512 << 10;
 
-/// How long the last words may take to reach a client that does not read, and the client to hang up.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Above this many bytes in the outbox the client is not read either. Deliveries stop long before: what is in there are answers
+/// to what it asks for and does not read.
+const OVERFULL_BYTES: usize = 16 << 20;
+
+/// Messages that have begun to come and are not whole, on all channels of a connection: each costs up to a mebibyte before its
+/// parts go to the log. A client that sends one message after the other has one.
+const MAX_ASSEMBLING_BYTES: usize = 64 << 20;
 
 pub(super) struct Connection {
     amqp: Arc<Amqp>,
-    peer: String,
+    peer: Peer,
     id: ConnectionId,
     protocol: ServerConnection,
     /// Commands not handed over yet; the socket is not read meanwhile.
     commands: Vec<(understudy_core::ChannelId, Command)>,
     /// Where among them the first publish is.
     first_publish: Option<usize>,
+    gets: Gets,
     /// It has ever published, or begun to: it is told when publishers must wait.
     is_publisher: bool,
     outbox: Outbox,
@@ -57,6 +65,8 @@ pub(super) struct Connection {
     held: VecDeque<Outgoing>,
     /// The core knows this connection.
     registered: bool,
+    /// The right to be open.
+    place: Option<OwnedSemaphorePermit>,
     /// Who has logged in.
     user: String,
     account: Account,
@@ -65,9 +75,9 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    pub(super) fn new(amqp: Arc<Amqp>, peer: String) -> Self {
+    pub(super) fn new(amqp: Arc<Amqp>, peer: Peer) -> Self {
         let id = ConnectionId(amqp.next_connection.fetch_add(1, Ordering::Relaxed));
-        let protocol = ServerConnection::new(amqp.started.elapsed(), amqp.server.clone());
+        let protocol = ServerConnection::new(amqp.started.elapsed(), amqp.server_for(&peer));
         let (sender, inbox) = mpsc::unbounded_channel();
         let outbox = Outbox {
             sender,
@@ -82,12 +92,14 @@ impl Connection {
             protocol,
             commands: Vec::new(),
             first_publish: None,
+            gets: Gets::default(),
             is_publisher: false,
             outbox,
             inbox,
             streaming: None,
             held: VecDeque::new(),
             registered: false,
+            place: None,
             user: String::new(),
             account: Account::default(),
             blocked: false,
@@ -103,6 +115,11 @@ impl Connection {
         let upload = self.outbox.upload.clone();
         let mut buffer = BytesMut::with_capacity(READ_BYTES);
         let mut outgoing = Vec::with_capacity(OUTBOX_BATCH);
+        // TLS may hold back what it was given.
+        let mut unflushed = false;
+        let mut untaken = Untaken::default();
+        // Octets since unfinished messages were looked at.
+        let mut unlooked = 0;
         while !(self.protocol.is_closed() && self.protocol.output().is_empty()) {
             let begun = self.has_begun_to_publish();
             self.show_flow();
@@ -110,14 +127,17 @@ impl Connection {
             let sendable = self.sendable();
             let has_commands = !self.commands.is_empty();
             let uploads = upload.is_full();
-            let may_read = !has_commands && !begun && !uploads && !self.protocol.is_closed();
+            let overfull = self.outbox.pending_bytes.load(Ordering::Acquire) > OVERFULL_BYTES;
+            let may_read = !has_commands && !begun && !uploads && !overfull && !self.protocol.is_closed();
+            let excused = begun || uploads || (self.first_publish.is_some() && self.publishers_must_wait());
             let waits = self.blocked || begun || sendable < self.commands.len();
             let may_wait = self.is_publisher && self.protocol.is_open();
             let has_room = self.protocol.output().remaining() < OUTPUT_BYTES;
             let streams = self.streaming.is_some();
             let wanted = self.protocol.wanted_bytes(&buffer).max(READ_BYTES);
             let output = self.protocol.output();
-            let has_output = !output.is_empty();
+            let has_output = !output.is_empty() || unflushed;
+            let give_up = untaken.since(has_output && !excused).map(|since| since + self.amqp.options.send_timeout);
             tokio::select! {
                 permit = clients.reserve(), if sendable > 0 => {
                     let Ok(permit) = permit else { return self.end().await };
@@ -134,17 +154,32 @@ impl Connection {
                     self.take_piece(piece).await;
                 }
                 () = upload.shrunk(), if uploads => {}
-                written = writing.write_buf(output), if has_output => {
-                    if written.is_err() { return self.end().await }
+                written = write_some(&mut writing, output), if has_output => {
+                    untaken = Untaken::default();
+                    let Ok(written) = written else { return self.end().await };
+                    unflushed = written == Written::Some;
                 }
                 read = read_some(&mut reading, &mut buffer, wanted), if may_read => {
                     match read {
                         Ok(0) | Err(_) => self.protocol.handle_eof(),
-                        Ok(_) => self.protocol.handle_bytes(self.now(), &mut buffer),
+                        Ok(count) => {
+                            self.protocol.handle_bytes(self.now(), &mut buffer);
+                            unlooked += count;
+                        }
+                    }
+                    if unlooked > OUTPUT_BYTES {
+                        unlooked = 0;
+                        self.bound_assembling();
                     }
                     self.drain_events().await;
                 }
-                () = sleep_until(wake) => {
+                () = sleep_until(wake.into_iter().chain(give_up).min()) => {
+                    if give_up.is_some_and(|at| at <= Instant::now()) {
+                        self.amqp.metrics.unread_connections.inc();
+                        let patience = self.amqp.options.send_timeout;
+                        tracing::warn!(peer = %self.peer, user = %self.user, "dropped: it took nothing of what waits for it for {patience:?}");
+                        return self.end().await;
+                    }
                     let now = self.now();
                     if !may_read {
                         self.protocol.handle_unread(now); // it is this side that does not listen
@@ -169,11 +204,22 @@ impl Connection {
         *self.amqp.flow.borrow() != Flow::Open
     }
 
-    /// How many of the commands may go to the core: while publishers must wait, those before the first publish.
+    /// How many of the commands may go to the core: while publishers must wait, those before the first publish; and not more
+    /// gets than may be unanswered.
     fn sendable(&self) -> usize {
-        match self.first_publish {
+        let before = match self.first_publish {
             Some(before) if self.publishers_must_wait() => before,
             _ => self.commands.len(),
+        };
+        before.min(self.gets.sendable(&self.commands))
+    }
+
+    /// The protocol's own memory, for a client that begins messages and does not end them.
+    fn bound_assembling(&mut self) {
+        let held = self.protocol.assembling_bytes();
+        if held > MAX_ASSEMBLING_BYTES {
+            let text = format!("{held} bytes of messages that are not whole, {MAX_ASSEMBLING_BYTES} may be");
+            self.protocol.close_connection(self.now(), ReplyCode::ResourceError, &text, MethodId::NONE);
         }
     }
 
@@ -236,6 +282,7 @@ impl Connection {
                     tracing::info!(peer = %self.peer, channel = channel.0, code = code.number(), "channel closed: {text}");
                     self.hand_over().await;
                     let channel = understudy_core::ChannelId(channel.0);
+                    self.gets.forget(channel);
                     _ = self.amqp.clients.send(ClientEvent::ChannelFailed { id: self.id, channel }).await;
                 }
                 Event::UpdateSecret { .. } => {
@@ -249,11 +296,18 @@ impl Connection {
     }
 
     fn push(&mut self, channel: ChannelId, command: Command) {
+        self.gets.note_read(&command);
         self.commands.push((understudy_core::ChannelId(channel.0), command));
     }
 
     /// The first `count` of the commands.
     fn take_commands(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
+        let taken = self.take_first(count);
+        self.gets.note_sent(&taken);
+        taken
+    }
+
+    fn take_first(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
         if count >= self.commands.len() {
             self.first_publish = None;
             return std::mem::take(&mut self.commands);
@@ -272,24 +326,36 @@ impl Connection {
     }
 
     async fn authenticate(&mut self, mechanism: &understudy_record::ShortStr, response: bytes::Bytes) {
-        let credentials = match sasl::parse(mechanism.as_bytes(), &response) {
-            Ok(credentials) => credentials,
-            Err(error) => {
-                tracing::info!(peer = %self.peer, "login refused: {error}");
-                return self.protocol.refuse_authentication(self.now(), &error.to_string());
+        let offered = self.amqp.options.mechanisms.on(self.peer.tls, self.peer.certificate_name.is_some());
+        if !{ offered }.any(|offered| offered.name().as_bytes() == mechanism.as_bytes()) {
+            let error = sasl::SaslError::UnknownMechanism(convert::text_of(mechanism)).to_string();
+            self.amqp.logins.refuse(&self.peer, "", &error).await;
+            return self.protocol.refuse_authentication(self.now(), &error);
+        }
+        let (user, account, reason) = match &self.peer.certificate_name {
+            Some(name) if mechanism.as_bytes() == sasl::EXTERNAL.as_bytes() => {
+                (name.clone(), self.amqp.authenticator.account_of(name), "no such user as the certificate's")
             }
+            _ => match sasl::parse(mechanism.as_bytes(), &response) {
+                Ok(credentials) => {
+                    let user = String::from_utf8_lossy(&credentials.user).into_owned();
+                    // Without an answer the handshake runs out of time.
+                    let Some(account) = self.verify(credentials).await else { return };
+                    (user, account, "wrong user or password")
+                }
+                Err(error) => {
+                    self.amqp.logins.refuse(&self.peer, "", &error.to_string()).await;
+                    return self.protocol.refuse_authentication(self.now(), &error.to_string());
+                }
+            },
         };
-        let authenticator = self.amqp.authenticator.clone();
-        let (user, password) = (credentials.user.clone(), credentials.password);
-        let verified = tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await;
-        let user = String::from_utf8_lossy(&credentials.user).into_owned();
-        if let Ok(Some(account)) = verified {
+        if let Some(account) = account {
             tracing::debug!(peer = %self.peer, %user, "logged in");
             (self.user, self.account) = (user, account);
             self.protocol.accept_authentication(self.now());
         } else {
             self.amqp.metrics.refused_logins.inc();
-            tracing::warn!(peer = %self.peer, %user, "login refused: wrong user or password");
+            self.amqp.logins.refuse(&self.peer, &user, reason).await;
             let mechanism = convert::text_of(mechanism);
             let text = format!(
                 "Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
@@ -298,7 +364,27 @@ impl Connection {
         }
     }
 
+    /// Where the user is known from, if the password is right. One that has to be hashed waits for its turn; `None` after as
+    /// long as the handshake may take.
+    async fn verify(&self, credentials: sasl::Credentials) -> Option<Option<Account>> {
+        let authenticator = self.amqp.authenticator.clone();
+        let sasl::Credentials { user, password } = credentials;
+        if authenticator.is_quick(&user, &password) {
+            return Some(authenticator.verify(&user, &password));
+        }
+        let turn = tokio::time::timeout(self.amqp.options.handshake_timeout, self.amqp.logins.turn(&self.peer)).await;
+        let _turn = turn.ok()?;
+        Some(tokio::task::spawn_blocking(move || authenticator.verify(&user, &password)).await.unwrap_or(None))
+    }
+
     async fn open(&mut self, virtual_host: &understudy_record::ShortStr) {
+        let Ok(place) = self.amqp.places.clone().try_acquire_owned() else {
+            let text =
+                format!("connection refused: node connection limit ({}) is reached", self.amqp.options.max_connections);
+            let cause = understudy_protocol::connection::Open::ID;
+            return self.protocol.close_connection(self.now(), ReplyCode::NotAllowed, &text, cause);
+        };
+        self.place = Some(place);
         let info = ConnectionInfo {
             user: self.user.clone(),
             account: self.account,
@@ -381,6 +467,7 @@ impl Connection {
                 let mut effects = effects.into_iter();
                 for effect in effects.by_ref() {
                     bytes += effect_cost(&effect);
+                    self.gets.note_answered(effect.channel, &effect.kind);
                     let channel = ChannelId(effect.channel.0);
                     match convert::send(&mut self.protocol, now, channel, effect.kind) {
                         Ok(None) => {}
@@ -405,6 +492,7 @@ impl Connection {
             Outgoing::Force(reason) => {
                 self.registered = false; // the core has forgotten it
                 self.commands.clear();
+                self.gets = Gets::default();
                 self.first_publish = None;
                 self.protocol.close_connection(now, ReplyCode::ConnectionForced, &reason, MethodId::NONE);
             }
@@ -422,6 +510,9 @@ impl Connection {
     async fn handle_ended(&mut self, end: &End) {
         match end {
             End::ByPeer { .. } => tracing::debug!(peer = %self.peer, "closed by the client"),
+            // That has been told already, or counted.
+            End::AuthenticationRefused => tracing::debug!(peer = %self.peer, "{end}"),
+            end if self.user.is_empty() => self.amqp.strangers.tell(&self.peer, &format!("a stranger has gone: {end}")),
             end => tracing::info!(peer = %self.peer, "connection ended: {end}"),
         }
         self.hand_over().await;
@@ -452,31 +543,12 @@ impl Connection {
     }
 }
 
-/// Says that nothing more comes, and reads on until the client has said so, too: to end while its octets still arrive resets
-/// the connection, and takes from it what it was told last.
-pub(crate) async fn part<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(reading: &mut R, writing: &mut W) {
-    let goodbye = async {
-        let mut rest = [0; 4096];
-        if writing.shutdown().await.is_ok() {
-            while matches!(reading.read(&mut rest).await, Ok(1..)) {}
-        }
-    };
-    _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
-}
-
 /// Of the large message that goes out, if one does.
 async fn next_piece(streaming: &mut Option<Streaming>) -> Result<Body, large::Unreadable> {
     match streaming {
         Some(streaming) => streaming.next_piece().await,
         None => std::future::pending().await,
     }
-}
-
-async fn read_some<R: AsyncRead + Unpin>(from: &mut R, buffer: &mut BytesMut, wanted: usize) -> std::io::Result<usize> {
-    if buffer.capacity() - buffer.len() < wanted / 4 {
-        buffer.reserve(wanted);
-    }
-    from.read_buf(buffer).await
 }
 
 /// Whatever change there is to one that waits for it; to other publishers only that publishes are held for long: whoever has
@@ -488,19 +560,12 @@ async fn flow_turns(flow: &mut watch::Receiver<Flow>, waits: bool) -> Result<(),
     flow.wait_for(|flow| matches!(flow, Flow::Blocked(_))).await.map(|_| ())
 }
 
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// `clients.backupConnections: Refuse`: the handshake, then a close that names the primary.
-pub(super) async fn refuse<S>(stream: S, config: &ServerConfig, started: Instant, text: &str)
+pub(super) async fn refuse<S>(stream: S, config: ServerConfig, started: Instant, text: &str)
 where
     S: AsyncRead + AsyncWrite + Send + Unpin,
 {
-    let mut protocol = ServerConnection::new(started.elapsed(), config.clone());
+    let mut protocol = ServerConnection::new(started.elapsed(), config);
     let (mut reading, mut writing) = tokio::io::split(stream);
     let mut buffer = BytesMut::with_capacity(READ_BYTES);
     while !(protocol.is_closed() && protocol.output().is_empty()) {
@@ -509,7 +574,7 @@ where
         let output = protocol.output();
         let has_output = !output.is_empty();
         tokio::select! {
-            written = writing.write_buf(output), if has_output => if written.is_err() { return },
+            written = write_all_of(&mut writing, output), if has_output => if written.is_err() { return },
             read = reading.read_buf(&mut buffer), if !closed => match read {
                 Ok(0) | Err(_) => protocol.handle_eof(),
                 Ok(_) => protocol.handle_bytes(started.elapsed(), &mut buffer),

@@ -9,8 +9,8 @@ use understudy_core::{
 use understudy_node::AdminOutcomes;
 use understudy_proto::{self as wire, admin_change::Change};
 use understudy_record::{
-    ExchangeKind, ExchangeSpec, HashAlgorithm, PasswordHash, Permission, QueueSpec, ShortStr, TopicPermission,
-    UserSpec, VhostSpec,
+    ApplyTo, ExchangeKind, ExchangeSpec, HashAlgorithm, PasswordHash, Permission, PolicySpec, QueueSpec, ShortStr,
+    TopicPermission, UserSpec, VhostSpec,
 };
 
 use crate::amqp::check_hash;
@@ -77,6 +77,15 @@ fn command(change: wire::AdminChange) -> Result<AdminCommand, String> {
             };
             AdminCommand::SetLimit { of, limit, value: change.value }
         }
+        Change::SetPolicy(policy) => {
+            let (vhost, operator) = (name(&policy.vhost)?, policy.operator);
+            AdminCommand::SetPolicy { vhost, operator, policy: policy_spec(policy)? }
+        }
+        Change::ClearPolicy(policy) => AdminCommand::ClearPolicy {
+            vhost: name(&policy.vhost)?,
+            operator: policy.operator,
+            name: name(&policy.name)?,
+        },
         Change::DeclareExchange(exchange) => {
             let kind = ExchangeKind::from_name(exchange.r#type.as_bytes());
             AdminCommand::DeclareExchange {
@@ -119,6 +128,20 @@ fn user_spec(user: &wire::UserDefinition) -> Result<UserSpec, String> {
     Ok(UserSpec { name: name(&user.name)?, password, tags: tags(&user.tags)? })
 }
 
+fn policy_spec(policy: wire::PolicyDefinition) -> Result<PolicySpec, String> {
+    let apply_to = match policy.apply_to.as_str() {
+        "" => ApplyTo::All,
+        apply_to => ApplyTo::from_name(apply_to).ok_or_else(|| {
+            format!(
+                "apply-to '{apply_to}' unrecognised; should be one of: 'queues', 'classic_queues', 'quorum_queues', \
+                 'streams', 'exchanges', or 'all'"
+            )
+        })?,
+    };
+    let wire::PolicyDefinition { name: called, pattern, priority, definition, .. } = policy;
+    Ok(PolicySpec { name: name(&called)?, pattern, apply_to, priority, definition })
+}
+
 fn name(text: &str) -> Result<ShortStr, String> {
     ShortStr::try_from(text).map_err(|_| format!("a name has at most {} octets: '{text}'", ShortStr::MAX_BYTES))
 }
@@ -153,8 +176,17 @@ pub(super) fn outcomes(wrong: Vec<Result<(), String>>, outcomes: AdminOutcomes) 
 
 /// In messages of a bounded size.
 pub(super) fn definitions(definitions: Definitions) -> Vec<wire::Definitions> {
-    let Definitions { vhosts, users, has_open_guest, permissions, topic_permissions, exchanges, queues, bindings } =
-        definitions;
+    let Definitions {
+        vhosts,
+        users,
+        has_open_guest,
+        permissions,
+        topic_permissions,
+        policies,
+        exchanges,
+        queues,
+        bindings,
+    } = definitions;
     let mut messages = vec![wire::Definitions { open_guest: has_open_guest, ..wire::Definitions::default() }];
     let permissions = permissions.into_iter().map(|(user, vhost, Permission { configure, write, read })| {
         wire::PermissionDefinition { user: text(&user), vhost: text(&vhost), configure, write, read }
@@ -167,6 +199,7 @@ pub(super) fn definitions(definitions: Definitions) -> Vec<wire::Definitions> {
     fill(&mut messages, users.into_iter().map(user_to_wire), |message| &mut message.users);
     fill(&mut messages, permissions, |message| &mut message.permissions);
     fill(&mut messages, topics, |message| &mut message.topic_permissions);
+    fill(&mut messages, policies.into_iter().map(policy_to_wire), |message| &mut message.policies);
     fill(&mut messages, exchanges.into_iter().map(exchange_to_wire), |message| &mut message.exchanges);
     fill(&mut messages, queues.into_iter().map(queue_to_wire), |message| &mut message.queues);
     fill(&mut messages, bindings.into_iter().map(binding_to_wire), |message| &mut message.bindings);
@@ -213,6 +246,18 @@ fn user_to_wire(UserDefinition { spec, limits }: UserDefinition) -> wire::UserDe
         tags: spec.tags.iter().map(text).collect(),
         max_connections: limits.max_connections,
         max_channels: limits.max_channels,
+    }
+}
+
+fn policy_to_wire((vhost, operator, spec): (ShortStr, bool, PolicySpec)) -> wire::PolicyDefinition {
+    wire::PolicyDefinition {
+        vhost: text(&vhost),
+        operator,
+        name: text(&spec.name),
+        pattern: spec.pattern,
+        apply_to: spec.apply_to.name().to_owned(),
+        priority: spec.priority,
+        definition: spec.definition,
     }
 }
 

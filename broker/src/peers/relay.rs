@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -14,7 +13,7 @@ use understudy_proto as wire;
 use understudy_proto::replica_client::ReplicaClient;
 
 use super::{MAX_MESSAGE_BYTES, Tls};
-use crate::amqp::{Amqp, part};
+use crate::amqp::{Amqp, Peer, part};
 
 /// What is read from one side before it is passed on.
 const PIECE_BYTES: usize = 64 << 10;
@@ -22,31 +21,25 @@ const PIECE_BYTES: usize = 64 << 10;
 /// Pieces on their way in one direction; fullness reaches the sender's socket.
 const PIECES_IN_FLIGHT: usize = 16;
 
-/// Passes a client's bytes to the primary at `address` and back, until either side ends.
+/// Passes a client's bytes to the primary at `address` and back, until either side ends. `first` says who the client is.
 ///
 /// `opened` is called once the primary has taken it.
 ///
 /// # Errors
 /// Where the primary does not take it: the client's connection, nothing read from it, and why.
-pub(crate) async fn relay(
-    client: TcpStream,
+pub(crate) async fn relay<S: AsyncRead + AsyncWrite + Send + Unpin>(
+    client: S,
     tls: &Tls,
     address: &str,
-    via: &str,
+    first: wire::RelayBytes,
     opened: impl FnOnce(),
-) -> Result<(), (TcpStream, String)> {
-    let stream = match client.peer_addr() {
-        Ok(peer) => {
-            open(tls, address, wire::RelayBytes { client: peer.to_string(), via: via.into(), data: Bytes::new() }).await
-        }
-        Err(error) => Err(error.to_string()),
-    };
-    let (sender, answer) = match stream {
+) -> Result<(), (S, String)> {
+    let (sender, answer) = match open(tls, address, first).await {
         Ok(stream) => stream,
         Err(reason) => return Err((client, reason)),
     };
     opened();
-    let (mut reading, mut writing) = client.into_split();
+    let (mut reading, mut writing) = tokio::io::split(client);
     let upward = async {
         let mut buffer = BytesMut::with_capacity(PIECE_BYTES);
         while reading.read_buf(&mut buffer).await.is_ok_and(|count| count > 0) {
@@ -60,7 +53,8 @@ pub(crate) async fn relay(
     let downward = async {
         let mut answer = answer;
         while let Ok(Some(piece)) = answer.message().await {
-            if writing.write_all(&piece.data).await.is_err() {
+            // TLS holds octets back until it is told not to.
+            if writing.write_all(&piece.data).await.is_err() || writing.flush().await.is_err() {
                 return;
             }
         }
@@ -87,7 +81,7 @@ async fn open(tls: &Tls, address: &str, first: wire::RelayBytes) -> Result<Opene
 /// The primary's end: serves the relayed client like one of its own.
 pub(super) fn serve_relayed(
     amqp: &Arc<Amqp>,
-    client: String,
+    client: Peer,
     first: Bytes,
     mut incoming: Streaming<wire::RelayBytes>,
 ) -> impl Stream<Item = Result<wire::RelayBytes, Status>> + Send + 'static {

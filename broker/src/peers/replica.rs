@@ -13,7 +13,7 @@ use understudy_record::{Alarms, Epoch, Frame, Index, QueueId, ReplicaName};
 use understudy_replication::{StreamId, SyncId};
 
 use super::{Bandwidth, convert};
-use crate::amqp::Amqp;
+use crate::amqp::{Amqp, Peer};
 use crate::metrics::Metrics;
 use understudy_node::{BacklogReply, BacklogRequest, Door, Event, Flow, FollowerEvent};
 
@@ -164,7 +164,7 @@ impl wire::replica_server::Replica for ReplicaService {
         }
         let mut incoming = request.into_inner();
         let first = incoming.message().await?.ok_or_else(|| Status::invalid_argument("an empty relay"))?;
-        let client = format!("{} (via {})", first.client, first.via);
+        let client = Peer::relayed(&first);
         let outgoing = super::relay::serve_relayed(&self.amqp, client, first.data, incoming);
         Ok(Response::new(Box::pin(outgoing)))
     }

@@ -203,14 +203,13 @@ fn what_rabbitmq_has_exported_is_brought_in_and_exported_again() {
         "refused: binding of queue 'orders' to exchange 'rest' by '' in vhost '/': NOT_FOUND - no exchange 'rest' in vhost '/'",
         "refused: binding of exchange 'rest' to exchange 'events' by 'x.*' in vhost 'shop': NOT_FOUND - no exchange 'rest' \
          in vhost 'shop'",
-        "not taken: policy 'limit' in vhost 'shop': not supported yet",
-        "26 changed, 3 as they were, 0 differ, 4 refused, 1 not taken",
+        "27 changed, 3 as they were, 0 differ, 4 refused, 0 not taken",
     ] {
         assert!(lines.contains(line), "{line:?} is not in:\n{report}");
     }
     // A second time there is nothing to do.
     let again = cluster.understudy(&["definitions", "import", RABBITMQ]).unwrap_err();
-    assert!(again.contains("0 changed, 29 as they were, 0 differ, 4 refused, 1 not taken"), "{again}");
+    assert!(again.contains("0 changed, 30 as they were, 0 differ, 4 refused, 0 not taken"), "{again}");
 
     // Users log in by RabbitMQ's hashes; the one that was there without a record is the file's.
     let at = cluster.addresses()[cluster.primary()];
@@ -226,7 +225,9 @@ fn what_rabbitmq_has_exported_is_brought_in_and_exported_again() {
         let entries = entries.filter(|entry| entry["source"] != "rest" && entry["destination"] != "rest");
         entries.map(Value::to_string).collect()
     };
-    for section in ["users", "permissions", "topic_permissions", "parameters", "exchanges", "queues", "bindings"] {
+    for section in
+        ["users", "permissions", "topic_permissions", "parameters", "policies", "exchanges", "queues", "bindings"]
+    {
         assert_eq!(sorted(&ours, section), sorted(&theirs, section), "{section}");
     }
     // And comes in again, here and in an empty cluster.
@@ -234,12 +235,64 @@ fn what_rabbitmq_has_exported_is_brought_in_and_exported_again() {
     std::fs::write(exported.path(), ours.to_string()).unwrap();
     let file = exported.path().to_str().unwrap();
     let report = cluster.understudy(&["definitions", "import", file]).unwrap();
-    assert!(report.contains("0 changed, 29 as they were, 0 differ, 0 refused, 0 not taken"), "{report}");
+    assert!(report.contains("0 changed, 30 as they were, 0 differ, 0 refused, 0 not taken"), "{report}");
     drop(cluster); // there are not places for two
     let empty = Cluster::start();
     let report = empty.understudy(&["definitions", "import", file]).unwrap();
-    assert!(report.contains("26 changed, 3 as they were, 0 differ, 0 refused, 0 not taken"), "{report}");
+    assert!(report.contains("27 changed, 3 as they were, 0 differ, 0 refused, 0 not taken"), "{report}");
     assert_eq!(everything(&empty), ours);
+}
+
+#[test]
+fn policies_hold_at_once_and_survive_the_primary() {
+    let mut cluster = Cluster::start();
+    let mut client = cluster.client();
+    client.select_confirms();
+    for queue in ["a", "b"] {
+        client.declare(queue).unwrap();
+        (1..=5).for_each(|number| client.publish_confirmed(queue, number.to_string()).unwrap());
+    }
+    let dead = r#"{"max-length": 3, "dead-letter-exchange": "", "dead-letter-routing-key": "b"}"#;
+    cluster.understudy(&["policy", "set", "short", "^a", dead, "--apply-to", "queues", "--priority", "-2"]).unwrap();
+    let bound = ["policy", "set", "bound", "^(?!amq\\.)", r#"{"max-length": 2}"#, "--operator"];
+    let said = cluster.understudy(&bound).unwrap();
+    assert_eq!(said, "operator policy 'bound' in virtual host '/' is set\n");
+    assert!(cluster.understudy(&bound).unwrap().contains("was so already"));
+    let length = |client: &mut Client, queue: &str| client.declare(queue).unwrap().message_count;
+    await_true("both queues are as short as they may be", || {
+        (length(&mut client, "a"), length(&mut client, "b")) == (2, 2)
+    });
+    let wrong = cluster.understudy(&["policy", "set", "wrong", "", r#"{"max-size": 1}"#]).unwrap_err();
+    assert!(wrong.contains(r#"[{<<"max-size">>,1}] are not recognised policy settings"#), "{wrong}");
+
+    let listed = |cluster: &Cluster, operator: &[&str]| -> Value {
+        let text = cluster.understudy(&[&["policy", "list", "--json"], operator].concat()).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    let (own, operators) = (listed(&cluster, &[]), listed(&cluster, &["--operator"]));
+    assert_eq!(
+        (&own[0]["name"], &own[0]["priority"], &own[0]["applyTo"]),
+        (&"short".into(), &(-2).into(), &"queues".into())
+    );
+    assert_eq!(operators[0]["definition"]["max-length"], 2);
+    let exported = everything(&cluster);
+    assert_eq!(exported["policies"][0]["definition"]["dead-letter-routing-key"], "b");
+    assert_eq!(exported["parameters"][0]["value"]["definition"], serde_json::json!([["max-length", 2]]));
+
+    let primary = cluster.primary();
+    cluster.brokers[primary].kill();
+    let next = cluster.await_other_primary(primary);
+    let after = (listed(&cluster, &[]), listed(&cluster, &["--operator"]), everything(&cluster));
+    assert_eq!(after, (own, operators, exported));
+    let mut client = Client::guest(cluster.addresses()[next]);
+    client.select_confirms();
+    client.publish_confirmed("a", "6").unwrap();
+    await_true("they are as short as before", || (length(&mut client, "a"), length(&mut client, "b")) == (2, 2));
+    cluster.understudy(&["policy", "clear", "bound", "--operator"]).unwrap();
+    client.publish_confirmed("a", "7").unwrap();
+    assert_eq!(length(&mut client, "a"), 3);
+    // The four before it died, and went to `b`.
+    assert_eq!(client.get("a", true).unwrap().body.to_contiguous(), "5");
 }
 
 #[test]

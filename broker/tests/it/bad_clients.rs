@@ -257,7 +257,7 @@ fn a_wrong_vhost_and_an_impossible_tune_are_refused() {
 }
 
 /// As cheap as argon2 can be: the broker takes its parameters from the hash.
-fn cheap_hash(password: &str) -> String {
+pub(crate) fn cheap_hash(password: &str) -> String {
     let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, Params::new(8, 1, 1, None).unwrap());
     let salt = SaltString::from_b64("c29tZXNhbHRzb21l").unwrap();
     argon2.hash_password(password.as_bytes(), &salt).unwrap().to_string()

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::time::Instant;
 
-use understudy_protocol::{ClientConfig, ClientEnd};
+use understudy_protocol::{ClientConfig, ClientEnd, basic};
 
-use crate::harness::{Client, Cluster, PATIENCE, drain_numbers};
+use crate::harness::raw::{Raw, handshake, method};
+use crate::harness::{Client, Cluster, PATIENCE, await_true, drain_numbers, short};
 
 #[test]
 fn a_client_at_a_backup_sees_the_same_broker() {
@@ -41,6 +42,26 @@ fn what_crosses_a_relayed_close_is_read_until_the_client_hangs_up() {
     let cluster = Cluster::start();
     let [backup, _] = cluster.backups();
     crate::bad_clients::cross_a_close(cluster.brokers[backup].amqp());
+}
+
+/// What nobody reads piles up in each socket and stream on its way, and then stops.
+#[test]
+fn a_relayed_consumer_that_does_not_read_is_dropped_too() {
+    let cluster =
+        Cluster::start_with(|settings| settings.extra = ["--send-timeout-ms", "3000"].map(String::from).into());
+    let [backup, _] = cluster.backups();
+    let mut client = cluster.client();
+    client.declare("work").unwrap();
+    client.select_confirms();
+    for _ in 0..96 {
+        client.publish_confirmed("work", vec![42; 1 << 20]).unwrap();
+    }
+    let mut raw = Raw::connect(cluster.brokers[backup].amqp());
+    raw.send(&handshake("/"));
+    raw.send(&method(1, basic::Consume { queue: short("work"), ..Default::default() }));
+    let primary = &cluster.brokers[cluster.primary()];
+    primary.await_metric("unread_connections_total", 1);
+    await_true("all are there again", || client.declare("work").unwrap().message_count == 96);
 }
 
 #[test]

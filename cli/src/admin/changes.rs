@@ -1,15 +1,17 @@
 //! The changes that the words of a command line ask for. Passwords are hashed here: no broker ever sees one that is set.
 
-use anyhow::{anyhow, ensure};
+use anyhow::{Context, anyhow, ensure};
 use argon2::Argon2;
 use argon2::password_hash::{PasswordHasher, SaltString};
+use serde_json::{Map, Value};
 use understudy_proto::admin_change::Change;
 use understudy_proto::{
-    HashAlgorithm, Limit, LimitChange, PermissionDefinition, TopicPermissionDefinition, UserDefinition,
-    VhostDefinition, limit_change::Of,
+    HashAlgorithm, Limit, LimitChange, PermissionDefinition, PolicyDefinition, TopicPermissionDefinition,
+    UserDefinition, VhostDefinition, limit_change::Of,
 };
 
-use crate::arguments::{LimitName, LimitOf};
+use super::json::to_arguments;
+use crate::arguments::{LimitName, LimitOf, PolicyOf};
 
 pub(super) fn add_vhost(name: String, description: String, tags: Vec<String>) -> Change {
     Change::AddVhost(VhostDefinition { name, description, tags, ..VhostDefinition::default() })
@@ -79,11 +81,32 @@ pub(super) fn set_limit(of: &LimitOf, name: LimitName, value: Option<u64>) -> Ch
         (None, user) => user.clone().map(Of::User),
     };
     let limit = match name {
-        LimitName::MaxConnections => Limit::MaxConnections,
-        LimitName::MaxQueues => Limit::MaxQueues,
-        LimitName::MaxChannels => Limit::MaxChannels,
+        LimitName::Connections => Limit::MaxConnections,
+        LimitName::Queues => Limit::MaxQueues,
+        LimitName::Channels => Limit::MaxChannels,
     };
     Change::SetLimit(LimitChange { limit: limit.into(), value, of })
+}
+
+/// `definition`: a JSON object.
+pub(super) fn set_policy(
+    of: PolicyOf,
+    name: String,
+    pattern: String,
+    definition: &str,
+    priority: i64,
+    apply_to: String,
+) -> anyhow::Result<Change> {
+    let definition: Map<String, Value> =
+        serde_json::from_str(definition).context("the definition is no JSON object")?;
+    let definition = to_arguments(&definition).map_err(|why| anyhow!(why))?;
+    let PolicyOf { vhost, operator } = of;
+    Ok(Change::SetPolicy(PolicyDefinition { vhost, operator, name, pattern, apply_to, priority, definition }))
+}
+
+pub(super) fn clear_policy(of: PolicyOf, name: String) -> Change {
+    let PolicyOf { vhost, operator } = of;
+    Change::ClearPolicy(PolicyDefinition { vhost, operator, name, ..PolicyDefinition::default() })
 }
 
 #[cfg(test)]
@@ -101,6 +124,18 @@ mod tests {
             Argon2::default().verify_password(password.as_bytes(), &PasswordHash::new(&one).unwrap()).is_ok()
         };
         assert!(verify("secret") && !verify("Secret"));
+    }
+
+    #[test]
+    fn a_definition_is_a_json_object() {
+        let set = |definition: &str| {
+            let of = PolicyOf { vhost: "/".into(), operator: true };
+            set_policy(of, "p".into(), "^a".into(), definition, -1, "queues".into())
+        };
+        let Change::SetPolicy(policy) = set(r#"{"max-length": 3}"#).unwrap() else { panic!("another change") };
+        assert_eq!((policy.operator, policy.priority), (true, -1));
+        assert_eq!(policy.definition.as_ref(), b"\x0amax-lengthl\0\0\0\0\0\0\0\x03");
+        assert!(set("[1]").unwrap_err().to_string().contains("no JSON object"));
     }
 
     #[test]

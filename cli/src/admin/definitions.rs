@@ -10,7 +10,8 @@ use understudy_proto::admin_outcome::Kind;
 use understudy_proto::limit_change::Of;
 use understudy_proto::{
     AdminChange, AdminOutcome, BindingDefinition, Definitions, ExchangeDefinition, HashAlgorithm, Limit, LimitChange,
-    PermissionDefinition, QueueDefinition, TopicPermissionDefinition, UserDefinition, VhostDefinition,
+    PermissionDefinition, PolicyDefinition, QueueDefinition, TopicPermissionDefinition, UserDefinition,
+    VhostDefinition,
 };
 
 use super::changes::hash;
@@ -141,6 +142,25 @@ struct BindingEntry {
 }
 
 #[derive(Deserialize)]
+struct PolicyEntry {
+    name: String,
+    vhost: Option<String>,
+    #[serde(flatten)]
+    value: PolicyValue,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct PolicyValue {
+    pattern: String,
+    #[serde(default)]
+    apply_to: String,
+    #[serde(default)]
+    priority: i64,
+    definition: Value,
+}
+
+#[derive(Deserialize)]
 struct NamedEntry {
     #[serde(default)]
     name: String,
@@ -192,14 +212,20 @@ pub(super) fn plan(text: &[u8], vhost: &str, has_open_guest: bool) -> anyhow::Re
         if component == "vhost-limits" {
             return plan.limits(&Of::Vhost(of), &entry.value);
         }
+        // As `rabbitmqctl export_definitions` writes them.
+        if component == "operator_policy" {
+            let value = serde_json::from_value(entry.value);
+            let value = value.map_err(|error| format!("operator policy '{}' in vhost '{of}': {error}", entry.name))?;
+            return plan.policy(of, true, entry.name, value);
+        }
         Err(format!("parameter '{}' of component '{component}' in vhost '{of}': not supported yet", entry.name))
     });
     plan.section(&mut sections, "global_parameters", |_, entry: NamedEntry| {
         Err(format!("global parameter '{}': not supported yet", entry.name))
     });
-    plan.section(&mut sections, "policies", |_, entry: NamedEntry| {
-        let of = entry.vhost.unwrap_or_else(|| vhost.to_owned());
-        Err(format!("policy '{}' in vhost '{of}': not supported yet", entry.name))
+    plan.section(&mut sections, "policies", |plan, entry: PolicyEntry| {
+        let (name, of) = (entry.name, entry.vhost.unwrap_or_else(|| vhost.to_owned()));
+        plan.policy(of, false, name, entry.value)
     });
     plan.section(&mut sections, "exchanges", |plan, entry: ExchangeEntry| plan.exchange(vhost, entry));
     plan.section(&mut sections, "queues", |plan, entry: QueueEntry| plan.queue(vhost, entry));
@@ -304,6 +330,25 @@ impl Plan {
             let change = LimitChange { limit: limit.into(), value: u64::try_from(value).ok(), of: Some(of.clone()) };
             self.push(format!("{name} of {what}"), Change::SetLimit(change));
         }
+        Ok(())
+    }
+
+    fn policy(&mut self, vhost: String, operator: bool, name: String, value: PolicyValue) -> Result<(), String> {
+        let kind = if operator { "operator policy" } else { "policy" };
+        let what = format!("{kind} '{name}' in vhost '{vhost}'");
+        let PolicyValue { pattern, apply_to, priority, definition } = value;
+        let definition = match definition {
+            Value::Object(settings) => Some(settings),
+            Value::Array(pairs) => {
+                let pair = |pair: &Value| Some((pair.get(0)?.as_str()?.to_owned(), pair.get(1)?.clone()));
+                pairs.iter().map(pair).collect()
+            }
+            _ => None,
+        };
+        let definition = definition.ok_or_else(|| format!("{what}: its definition is no object"))?;
+        let definition = to_arguments(&definition).map_err(|why| format!("{what}: {why}"))?;
+        let policy = PolicyDefinition { vhost, operator, name, pattern, apply_to, priority, definition };
+        self.push(what, Change::SetPolicy(policy));
         Ok(())
     }
 
@@ -426,12 +471,28 @@ pub(super) fn export(definitions: Definitions) -> Value {
     let limits = |limits: &[(&str, Option<u64>)]| {
         limits.iter().filter_map(|(name, value)| Some(((*name).to_owned(), json!((*value)?)))).collect::<Map<_, _>>()
     };
-    let Definitions { vhosts, users, permissions, topic_permissions, exchanges, queues, bindings, .. } = definitions;
+    let Definitions { vhosts, users, permissions, topic_permissions, policies, exchanges, queues, bindings, .. } =
+        definitions;
     let vhost_limits = |vhost: &VhostDefinition| {
         limits(&[("max-connections", vhost.max_connections), ("max-queues", vhost.max_queues)])
     };
     let parameters = vhosts.iter().filter(|vhost| !vhost_limits(vhost).is_empty()).map(|vhost| {
         json!({"component": "vhost-limits", "name": "limits", "vhost": vhost.name, "value": vhost_limits(vhost)})
+    });
+    let (operators, policies): (Vec<_>, Vec<_>) = policies.iter().partition(|policy| policy.operator);
+    let operators = operators.into_iter().map(|it| {
+        let pairs = from_arguments(&it.definition).into_iter().map(|(name, value)| json!([name, value]));
+        let value = json!({
+            "pattern": it.pattern, "apply-to": it.apply_to, "priority": it.priority,
+            "definition": pairs.collect::<Vec<_>>(),
+        });
+        json!({"component": "operator_policy", "name": it.name, "vhost": it.vhost, "value": value})
+    });
+    let policies = policies.into_iter().map(|it| {
+        json!({
+            "vhost": it.vhost, "name": it.name, "pattern": it.pattern, "apply-to": it.apply_to,
+            "priority": it.priority, "definition": from_arguments(&it.definition),
+        })
     });
     let vhosts_json = vhosts.iter().map(|vhost| {
         let limits: Vec<Value> = vhost_limits(vhost).into_iter().map(|(name, value)| json!([name, value])).collect();
@@ -489,9 +550,9 @@ pub(super) fn export(definitions: Definitions) -> Value {
         "users": users.collect::<Vec<_>>(),
         "permissions": permissions.collect::<Vec<_>>(),
         "topic_permissions": topic_permissions.collect::<Vec<_>>(),
-        "parameters": parameters.collect::<Vec<_>>(),
+        "parameters": parameters.chain(operators).collect::<Vec<_>>(),
         "global_parameters": [],
-        "policies": [],
+        "policies": policies.collect::<Vec<_>>(),
         "exchanges": exchanges.collect::<Vec<_>>(),
         "queues": queues.collect::<Vec<_>>(),
         "bindings": bindings.collect::<Vec<_>>(),
@@ -512,6 +573,11 @@ mod tests {
         let (changes, not_taken) = planned(&json!({
             "bindings": [{"source": "x", "vhost": "v", "destination": "q", "destination_type": "queue"}],
             "queues": [{"name": "q", "vhost": "v"}],
+            "policies": [{"name": "p", "vhost": "v", "pattern": "", "definition": {"max-length": 1}}],
+            "parameters": [{
+                "component": "operator_policy", "name": "o", "vhost": "v",
+                "value": {"pattern": "^a", "apply-to": "queues", "priority": 3, "definition": [["max-length", 1]]},
+            }],
             "exchanges": [{"name": "x", "vhost": "v", "type": "direct"}],
             "permissions": [{"user": "u", "vhost": "v", "configure": "", "write": "", "read": ""}],
             "users": [{"name": "u", "password": "secret", "tags": "administrator, monitoring"}],
@@ -525,6 +591,8 @@ mod tests {
                 "user 'u'",
                 "user 'guest' with the password 'guest', which ends with the first users",
                 "permission of user 'u' in vhost 'v'",
+                "operator policy 'o' in vhost 'v'",
+                "policy 'p' in vhost 'v'",
                 "exchange 'x' in vhost 'v'",
                 "queue 'q' in vhost 'v'",
                 "binding of queue 'q' to exchange 'x' by '' in vhost 'v'",
@@ -544,7 +612,7 @@ mod tests {
     fn what_is_not_known_is_named_and_the_rest_is_taken() {
         let (changes, not_taken) = planned(&json!({
             "rabbit_version": "3.10.8",
-            "policies": [{"name": "ha", "vhost": "/", "pattern": "", "definition": {}}],
+            "policies": [{"name": "ha", "vhost": "/", "pattern": "", "definition": 1}],
             "parameters": [
                 {"component": "federation-upstream", "name": "up", "vhost": "/", "value": {}},
                 {"component": "vhost-limits", "name": "limits", "vhost": "/", "value": {"max-queues": 3, "max-foo": 1}},
@@ -567,7 +635,7 @@ mod tests {
                 "parameter 'up' of component 'federation-upstream' in vhost '/': not supported yet",
                 "limit max-foo of vhost '/': not known here",
                 "global parameter 'cluster_name': not supported yet",
-                "policy 'ha' in vhost '/': not supported yet",
+                "policy 'ha' in vhost '/': its definition is no object",
                 "queue 'amq.gen-x' in vhost '/': a name that a broker has given to a client of its own",
                 "section 'bindings': no list",
                 "section 'shovels': not known here",
@@ -579,7 +647,8 @@ mod tests {
 
     #[test]
     fn a_report_counts_and_names() {
-        let file = json!({"vhosts": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "policies": [{"name": "p"}]});
+        let file =
+            json!({"vhosts": [{"name": "a"}, {"name": "b"}, {"name": "c"}], "global_parameters": [{"name": "p"}]});
         let outcome = |kind: Kind, why: &str| AdminOutcome { kind: kind.into(), why: why.into() };
         let outcomes = vec![
             outcome(Kind::Changed, ""),
@@ -590,7 +659,7 @@ mod tests {
         assert!(!report.is_clean());
         assert_eq!(
             report.to_string(),
-            "differs: vhost 'b': it is another\nrefused: vhost 'c': too many\nnot taken: policy 'p' in vhost '/': not \
+            "differs: vhost 'b': it is another\nrefused: vhost 'c': too many\nnot taken: global parameter 'p': not \
              supported yet\n1 changed, 0 as they were, 1 differ, 1 refused, 1 not taken\n"
         );
     }

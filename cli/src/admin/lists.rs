@@ -3,8 +3,9 @@
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
-use understudy_proto::{Definitions, HashAlgorithm};
+use understudy_proto::{Definitions, HashAlgorithm, PolicyDefinition};
 
+use super::json::from_arguments;
 use crate::status::columns;
 
 pub(super) struct List {
@@ -125,4 +126,22 @@ pub(super) fn limits(definitions: &Definitions) -> List {
         .map(|(kind, of, name, value)| vec![(*kind).to_owned(), of.clone(), (*name).to_owned(), value.to_string()]);
     let json = all.iter().map(|(kind, of, name, value)| json!({"of": kind, "name": of, "limit": name, "value": value}));
     List { titles: &["OF", "NAME", "LIMIT", "VALUE"], rows: rows.collect(), json: json.collect() }
+}
+
+pub(super) fn policies(definitions: &Definitions, vhost: Option<&str>, operator: bool) -> List {
+    let is_of = |it: &&PolicyDefinition| it.operator == operator && vhost.is_none_or(|vhost| vhost == it.vhost);
+    let of: Vec<_> = definitions.policies.iter().filter(is_of).collect();
+    let definition = |it: &PolicyDefinition| Value::Object(from_arguments(&it.definition));
+    let rows = of.iter().map(|it| {
+        let (pattern, priority) = (format!("'{}'", it.pattern), it.priority.to_string());
+        vec![it.vhost.clone(), it.name.clone(), pattern, it.apply_to.clone(), priority, definition(it).to_string()]
+    });
+    let json = of.iter().map(|it| {
+        json!({
+            "vhost": it.vhost, "name": it.name, "pattern": it.pattern, "applyTo": it.apply_to,
+            "priority": it.priority, "definition": definition(it),
+        })
+    });
+    let titles = &["VHOST", "NAME", "PATTERN", "APPLY-TO", "PRIORITY", "DEFINITION"];
+    List { titles, rows: rows.collect(), json: json.collect() }
 }

@@ -1,4 +1,4 @@
-//! `understudy vhost`, `user`, `permission`, `limit` and `definitions`: what administrators change and look at. Every change
+//! `understudy vhost`, `user`, `permission`, `limit`, `policy` and `definitions`: what administrators change and look at. Every change
 //! is the primary's to make; here words become changes, and what it has becomes tables or JSON.
 
 mod changes;
@@ -16,7 +16,7 @@ use understudy_proto::{AdminChange, AdminOutcome, admin_change::Change, admin_ou
 
 use crate::arguments::{
     DefinitionsCommand, DefinitionsOptions, LimitCommand, LimitOptions, PermissionCommand, PermissionOptions,
-    PlaceOptions, UserCommand, UserOptions, VhostCommand, VhostOptions,
+    PlaceOptions, PolicyCommand, PolicyOptions, UserCommand, UserOptions, VhostCommand, VhostOptions,
 };
 use reach::Place;
 
@@ -102,6 +102,24 @@ pub(crate) async fn limit(options: LimitOptions) -> anyhow::Result<ExitCode> {
         LimitCommand::List { json, place } => {
             let definitions = place.place()?.definitions(false).await?;
             lists::print(json, &lists::limits(&definitions))
+        }
+    }
+}
+
+pub(crate) async fn policy(options: PolicyOptions) -> anyhow::Result<ExitCode> {
+    match options.command {
+        PolicyCommand::Set { name, pattern, definition, priority, apply_to, of, place } => {
+            let what = of.describe(&name);
+            let change = changes::set_policy(of, name, pattern, &definition, priority, apply_to)?;
+            carry_out(place, change, &format!("{what} is set"), &format!("{what} was so already")).await
+        }
+        PolicyCommand::Clear { name, of, place } => {
+            let done = format!("{} is cleared", of.describe(&name));
+            carry_out(place, changes::clear_policy(of, name), &done, &done).await
+        }
+        PolicyCommand::List { vhost, operator, json, place } => {
+            let definitions = place.place()?.definitions(false).await?;
+            lists::print(json, &lists::policies(&definitions, vhost.as_deref(), operator))
         }
     }
 }

@@ -78,6 +78,7 @@ impl Place {
                 whole.users.extend(part.users);
                 whole.permissions.extend(part.permissions);
                 whole.topic_permissions.extend(part.topic_permissions);
+                whole.policies.extend(part.policies);
                 whole.exchanges.extend(part.exchanges);
                 whole.queues.extend(part.queues);
                 whole.bindings.extend(part.bindings);

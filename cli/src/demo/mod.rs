@@ -89,6 +89,7 @@ fn dev_options(options: &DemoOptions) -> DevOptions {
         durability: options.durability,
         json: options.json,
         broker_bin: options.broker_bin.clone(),
+        tls: None,
         broker_arguments: Vec::new(),
         verbose: options.verbose,
     }

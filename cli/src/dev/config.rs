@@ -90,6 +90,11 @@ impl Directory {
         self.path.join("tls")
     }
 
+    /// Of clients, and for them.
+    pub(crate) fn amqps(&self) -> PathBuf {
+        self.path.join("amqps")
+    }
+
     pub(crate) fn lease(&self) -> PathBuf {
         self.path.join("lease")
     }
@@ -145,7 +150,7 @@ impl TryFrom<&DevOptions> for Config {
             dir,
             broker,
             broker_arguments: options.broker_arguments.clone(),
-            places: places(replicas, options.amqp_port)?,
+            places: places(replicas, options.amqp_port, options.tls)?,
             min_in_sync: min,
             durability: options.durability,
             timings: Timings::default(),
@@ -154,23 +159,28 @@ impl TryFrom<&DevOptions> for Config {
     }
 }
 
-fn places(replicas: u8, amqp_port: u16) -> Result<Vec<Place>, PortError> {
+fn places(replicas: u8, amqp_port: u16, tls: Option<u16>) -> Result<Vec<Place>, PortError> {
     let names: Vec<_> = (0..replicas).map(|n| format!("{CLUSTER}-{n}")).collect();
     let amqp = ports::amqp_ports(amqp_port, &names)?;
+    let amqps = match tls {
+        None => Vec::new(),
+        Some(first) => ports::amqps_ports(first, &names, &amqp)?,
+    };
     // In one piece, so that no port is found twice. Should the AMQP ports lie in it, they are not ours to give again.
     let others = loop {
         let others = ports::free_ports(2 * u16::from(replicas))?;
-        if !others.iter().any(|port| amqp.contains(port)) {
+        if !others.iter().any(|port| amqp.contains(port) || amqps.contains(port)) {
             break others;
         }
     };
-    let place = |((name, amqp), others): ((&String, &u16), &[u16])| Place {
-        name: ReplicaName::new(name),
-        amqp: loopback(*amqp),
+    let place = |(at, others): (usize, &[u16])| Place {
+        name: ReplicaName::new(&names[at]),
+        amqp: loopback(amqp[at]),
+        amqps: amqps.get(at).copied().map(loopback),
         grpc: loopback(others[0]),
         http: loopback(others[1]),
     };
-    Ok(names.iter().zip(&amqp).zip(others.chunks_exact(2)).map(place).collect())
+    Ok(others.chunks_exact(2).enumerate().map(place).collect())
 }
 
 fn find_broker() -> Option<PathBuf> {
@@ -209,6 +219,16 @@ impl Config {
         let mut arguments: Vec<String> =
             with_value.into_iter().flat_map(|(flag, value)| [flag.into(), value]).collect();
         arguments.extend(["--open-guest".into(), "--exit-with-parent".into()]);
+        if let Some(amqps) = place.amqps {
+            let file = |name: &str| self.dir.amqps().join(name).display().to_string();
+            let with_value = [
+                ("--amqps-listen", amqps.to_string()),
+                ("--amqps-cert", file("tls.crt")),
+                ("--amqps-key", file("tls.key")),
+                ("--amqps-client-ca", file("ca.crt")),
+            ];
+            arguments.extend(with_value.into_iter().flat_map(|(flag, value)| [flag.into(), value]));
+        }
         arguments.extend_from_slice(&self.broker_arguments);
         Launch {
             name: place.name.clone(),
@@ -250,6 +270,7 @@ mod tests {
             replicas: 3,
             dir: None,
             amqp_port: 0,
+            tls: None,
             min_in_sync: None,
             durability: Durability::Fsync,
             json: false,
@@ -312,6 +333,21 @@ mod tests {
         let given = outer.path().join("a/b");
         drop(Config::try_from(&DevOptions { dir: Some(given.clone()), ..options() }).unwrap());
         assert!(given.is_dir());
+    }
+
+    #[test]
+    fn tls_has_a_port_of_its_own_on_each_broker() {
+        let config = Config::try_from(&DevOptions { tls: Some(0), ..options() }).unwrap();
+        let ports: std::collections::BTreeSet<_> =
+            config.places.iter().flat_map(|place| [Some(place.amqp), place.amqps, Some(place.grpc)]).collect();
+        assert_eq!(ports.len(), 9);
+        for (place, launch) in config.places.iter().zip(config.launches()) {
+            let at = launch.arguments.iter().position(|argument| argument == "--amqps-listen").unwrap();
+            assert_eq!(launch.arguments[at + 1], place.amqps.unwrap().to_string());
+        }
+        let taken = config.places[0].amqp.port();
+        let both = DevOptions { amqp_port: taken, tls: Some(taken), ..options() };
+        assert!(refused(&both).contains("--tls"), "{}", refused(&both));
     }
 
     #[test]

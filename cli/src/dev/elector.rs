@@ -68,6 +68,8 @@ pub(crate) struct Place {
     pub(crate) name: ReplicaName,
     pub(crate) grpc: SocketAddr,
     pub(crate) amqp: SocketAddr,
+    /// Over TLS.
+    pub(crate) amqps: Option<SocketAddr>,
     pub(crate) http: SocketAddr,
 }
 
@@ -377,6 +379,7 @@ impl<S: LeaseStore> Elector<S> {
             name: place.name.to_string(),
             pid,
             amqp: place.amqp,
+            amqps: place.amqps,
             http: place.http,
             role: role.into(),
         })

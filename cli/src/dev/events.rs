@@ -62,6 +62,9 @@ pub(crate) struct BrokerLine {
     pub(crate) name: String,
     pub(crate) pid: u32,
     pub(crate) amqp: SocketAddr,
+    /// Over TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) amqps: Option<SocketAddr>,
     pub(crate) http: SocketAddr,
     pub(crate) role: String,
 }
@@ -112,7 +115,7 @@ fn milliseconds(duration: Duration) -> String {
 fn ready_text(brokers: &[BrokerLine]) -> String {
     let width = brokers.iter().map(|broker| broker.name.len()).max().unwrap_or(0).max("BROKER".len());
     let mut text = format!("\n  {:<width$}  {:<11}  {:<21}  {:<21}  PROCESS\n", "BROKER", "ROLE", "AMQP", "HTTP");
-    for BrokerLine { name, pid, amqp, http, role } in brokers {
+    for BrokerLine { name, pid, amqp, http, role, .. } in brokers {
         text.push_str(&format!(
             "  {name:<width$}  {role:<11}  {:<21}  {:<21}  {pid}\n",
             amqp.to_string(),
@@ -120,11 +123,19 @@ fn ready_text(brokers: &[BrokerLine]) -> String {
         ));
     }
     let addresses: Vec<_> = brokers.iter().map(|broker| format!("amqp://guest:guest@{}/", broker.amqp)).collect();
+    let encrypted: Vec<_> = brokers.iter().filter_map(|broker| Some(broker.amqps?.to_string())).collect();
     text.push_str(&format!(
         "\nReady. Connect to {}\nAny of the addresses will do; a client that knows several finds the others when one is gone.\n\
          Stop with Ctrl-C.\n",
         addresses.join("  or  ")
     ));
+    if !encrypted.is_empty() {
+        text.push_str(&format!(
+            "Over TLS at {}; trust ca.crt, and log in with a password or, as guest, with client.crt and client.key, all in the \
+             directory amqps/ beside the data.\n",
+            encrypted.join("  or  ")
+        ));
+    }
     text
 }
 
@@ -170,6 +181,7 @@ mod tests {
             name: format!("dev-{n}"),
             pid: 4711 + u32::from(n),
             amqp: ([127, 0, 0, 1], 5672 + n).into(),
+            amqps: None,
             http: ([127, 0, 0, 1], 15000 + n).into(),
             role: role.into(),
         };
@@ -220,6 +232,16 @@ mod tests {
             Stop with Ctrl-C.
         "#]]
         .assert_eq(&ready().to_text());
+    }
+
+    #[test]
+    fn both_see_where_tls_is() {
+        let Event::Ready { mut brokers } = ready() else { panic!("another event") };
+        brokers.truncate(1);
+        brokers[0].amqps = Some(([127, 0, 0, 1], 5771).into());
+        let event = Event::Ready { brokers };
+        assert!(event.to_text().contains("\nOver TLS at 127.0.0.1:5771; trust ca.crt"), "{}", event.to_text());
+        assert!(event.to_json().unwrap().contains(r#""amqp":"127.0.0.1:5672","amqps":"127.0.0.1:5771","http""#));
     }
 
     #[test]

@@ -68,7 +68,10 @@ pub(crate) struct LocalCluster {
 impl LocalCluster {
     /// Starts the brokers; what becomes of them is told by the receiver, [`Event::Ready`] once.
     pub(crate) async fn start(config: Config) -> anyhow::Result<(Self, mpsc::Receiver<Event>)> {
-        pki::ensure(&config.dir.tls(), OffsetDateTime::now_utc())?;
+        pki::ensure(&config.dir.tls(), pki::Use::Peers, OffsetDateTime::now_utc())?;
+        if config.places.iter().any(|place| place.amqps.is_some()) {
+            pki::ensure(&config.dir.amqps(), pki::Use::Clients, OffsetDateTime::now_utc())?;
+        }
         let (events, told) = Events::channel();
         let store = LocalLease::new(config.dir.lease());
         let before = store.read().await.context("the lease in the cluster's directory cannot be read")?;

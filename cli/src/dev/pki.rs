@@ -1,5 +1,5 @@
 //! The certificates of a local cluster: one authority, one certificate that every broker and the supervisor use at both
-//! ends of mutual TLS. Kept with the data and used again; made anew when they run out or are not whole.
+//! ends of mutual TLS; and for clients another authority, a certificate for the brokers and one for a client, who is guest. Kept with the data and used again; made anew when they run out or are not whole.
 //!
 //! The authority's key is thrown away once it has signed: nothing signed by it can appear later. Nobody is authenticated
 //! by these beyond "may read this directory".
@@ -31,9 +31,29 @@ pub(crate) enum PkiError {
     Make(#[from] rcgen::Error),
 }
 
-/// Makes `dir` hold `ca.crt`, `tls.crt` and `tls.key`, readable by the owner only and valid for a while yet.
-pub(crate) fn ensure(dir: &Path, now: OffsetDateTime) -> Result<(), PkiError> {
-    if usable(dir, now) {
+/// Who meets by a directory's certificates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// `ca.crt`, and `tls.crt` with `tls.key` for both ends.
+    Peers,
+    /// `ca.crt`, `tls.crt` with `tls.key` for brokers, `client.crt` with `client.key` for the user guest.
+    Clients,
+}
+
+impl Use {
+    /// Each certificate: what its files are called, its common name, whether it serves and whether it dials.
+    fn leaves(self) -> &'static [(&'static str, &'static str, &'static [ExtendedKeyUsagePurpose])] {
+        use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        match self {
+            Self::Peers => &[("tls", "understudy dev", &[ServerAuth, ClientAuth])],
+            Self::Clients => &[("tls", "understudy dev", &[ServerAuth]), ("client", "guest", &[ClientAuth])],
+        }
+    }
+}
+
+/// Makes `dir` hold what `purpose` needs, readable by the owner only and valid for a while yet.
+pub(crate) fn ensure(dir: &Path, purpose: Use, now: OffsetDateTime) -> Result<(), PkiError> {
+    if usable(dir, purpose, now) {
         return Ok(());
     }
     let written = |path: &Path| {
@@ -48,30 +68,24 @@ pub(crate) fn ensure(dir: &Path, now: OffsetDateTime) -> Result<(), PkiError> {
         _ => {}
     }
     let expires = now + LIFE;
-    let made = make(now - BACKDATED, expires)?;
-    let expires = expires.unix_timestamp().to_string();
-    for (file, text) in
-        [("ca.crt", &made.authority), ("tls.crt", &made.certificate), ("tls.key", &made.key), (EXPIRY_FILE, &expires)]
-    {
+    let mut made = make(purpose, now - BACKDATED, expires)?;
+    made.push((EXPIRY_FILE.into(), expires.unix_timestamp().to_string()));
+    for (file, text) in made {
         let path = dir.join(file);
-        write_private(&path, text).map_err(written(&path))?;
+        write_private(&path, &text).map_err(written(&path))?;
     }
     Ok(())
 }
 
-fn usable(dir: &Path, now: OffsetDateTime) -> bool {
+fn usable(dir: &Path, purpose: Use, now: OffsetDateTime) -> bool {
     let expires = fs::read_to_string(dir.join(EXPIRY_FILE)).ok().and_then(|text| text.trim().parse::<i64>().ok());
-    let whole = ["ca.crt", "tls.crt", "tls.key"].iter().all(|file| dir.join(file).is_file());
+    let leaves = purpose.leaves().iter().flat_map(|(name, ..)| [format!("{name}.crt"), format!("{name}.key")]);
+    let whole = leaves.chain(["ca.crt".into()]).all(|file| dir.join(file).is_file());
     whole && expires.is_some_and(|expires| now.unix_timestamp() + LEAST_LEFT.whole_seconds() < expires)
 }
 
-struct Made {
-    authority: String,
-    certificate: String,
-    key: String,
-}
-
-fn make(from: OffsetDateTime, until: OffsetDateTime) -> Result<Made, rcgen::Error> {
+/// Files by their names.
+fn make(purpose: Use, from: OffsetDateTime, until: OffsetDateTime) -> Result<Vec<(String, String)>, rcgen::Error> {
     let named = |mut params: CertificateParams, name: &str| {
         params.distinguished_name.push(DnType::CommonName, name);
         (params.not_before, params.not_after) = (from, until);
@@ -82,14 +96,20 @@ fn make(from: OffsetDateTime, until: OffsetDateTime) -> Result<Made, rcgen::Erro
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     let authority_key = KeyPair::generate()?;
     let authority_certificate = authority.self_signed(&authority_key)?;
+    let issuer = Issuer::new(authority, authority_key);
 
-    let mut leaf = named(CertificateParams::new(NAMES.map(String::from))?, "understudy dev");
-    leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    leaf.use_authority_key_identifier_extension = true;
-    let key = KeyPair::generate()?;
-    let certificate = leaf.signed_by(&key, &Issuer::new(authority, authority_key))?;
-    Ok(Made { authority: authority_certificate.pem(), certificate: certificate.pem(), key: key.serialize_pem() })
+    let mut made = vec![("ca.crt".into(), authority_certificate.pem())];
+    for (file, name, usages) in purpose.leaves() {
+        let mut leaf = named(CertificateParams::new(NAMES.map(String::from))?, name);
+        leaf.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        leaf.extended_key_usages = usages.to_vec();
+        leaf.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = leaf.signed_by(&key, &issuer)?;
+        made.push((format!("{file}.crt"), certificate.pem()));
+        made.push((format!("{file}.key"), key.serialize_pem()));
+    }
+    Ok(made)
 }
 
 /// Under another name first: the file is never there half-written, nor for a moment readable by others.
@@ -145,7 +165,7 @@ mod tests {
     #[test]
     fn the_chain_serves_both_ends_under_the_local_names_only() {
         let dir = tempfile::tempdir().unwrap();
-        ensure(dir.path(), OffsetDateTime::now_utc()).unwrap();
+        ensure(dir.path(), Use::Peers, OffsetDateTime::now_utc()).unwrap();
         let read = read(dir.path());
         accepted_for(&read, "localhost").unwrap();
         accepted_for(&read, "127.0.0.1").unwrap();
@@ -164,8 +184,8 @@ mod tests {
     #[test]
     fn another_clusters_certificate_is_refused() {
         let (ours, theirs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        ensure(ours.path(), OffsetDateTime::now_utc()).unwrap();
-        ensure(theirs.path(), OffsetDateTime::now_utc()).unwrap();
+        ensure(ours.path(), Use::Peers, OffsetDateTime::now_utc()).unwrap();
+        ensure(theirs.path(), Use::Peers, OffsetDateTime::now_utc()).unwrap();
         let mixed = Read { certificate: read(theirs.path()).certificate, ..read(ours.path()) };
         assert!(accepted_for(&mixed, "localhost").is_err());
     }
@@ -174,7 +194,7 @@ mod tests {
     fn nobody_else_may_read_them() {
         let dir = tempfile::tempdir().unwrap();
         let tls = dir.path().join("tls");
-        ensure(&tls, OffsetDateTime::now_utc()).unwrap();
+        ensure(&tls, Use::Peers, OffsetDateTime::now_utc()).unwrap();
         assert_eq!(fs::metadata(&tls).unwrap().permissions().mode() & 0o777, 0o700);
         for file in ["ca.crt", "tls.crt", "tls.key"] {
             assert_eq!(fs::metadata(tls.join(file)).unwrap().permissions().mode() & 0o777, 0o600, "{file}");
@@ -186,7 +206,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let now = OffsetDateTime::now_utc();
         let key_after = |now| {
-            ensure(dir.path(), now).unwrap();
+            ensure(dir.path(), Use::Peers, now).unwrap();
             fs::read(dir.path().join("tls.key")).unwrap()
         };
         let first = key_after(now);
@@ -195,5 +215,27 @@ mod tests {
         assert_ne!(second, first);
         fs::remove_file(dir.path().join("tls.crt")).unwrap();
         assert_ne!(key_after(now), second);
+    }
+
+    #[test]
+    fn clients_have_certificates_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        ensure(dir.path(), Use::Clients, OffsetDateTime::now_utc()).unwrap();
+        let own = read(dir.path());
+        accepted_for(&own, "localhost").unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients =
+            rustls::server::WebPkiClientVerifier::builder_with_provider(roots(&own), provider.clone()).build().unwrap();
+        let client = CertificateDer::from_pem_file(dir.path().join("client.crt")).unwrap();
+        clients.verify_client_cert(&client, &[], UnixTime::now()).unwrap();
+        assert!(
+            clients.verify_client_cert(&own.certificate, &[], UnixTime::now()).is_err(),
+            "the broker's is no client's"
+        );
+        let key = PrivateKeyDer::from_pem_file(dir.path().join("client.key")).unwrap();
+        rustls::sign::CertifiedKey::from_der(vec![client], key, &provider).unwrap().keys_match().unwrap();
+        assert!(!usable(dir.path(), Use::Clients, OffsetDateTime::now_utc() + LIFE));
+        fs::remove_file(dir.path().join("client.key")).unwrap();
+        assert!(!usable(dir.path(), Use::Clients, OffsetDateTime::now_utc()));
     }
 }

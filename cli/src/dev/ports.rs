@@ -24,9 +24,11 @@ const LEAST_ROOM: u16 = 1_000;
 pub(crate) enum PortError {
     #[error(
         "port {port} on 127.0.0.1 cannot be had for {broker} ({reason}): stop what listens there, or choose other ports with \
-         --amqp-port"
+         --amqp-port or --tls"
     )]
     Taken { port: u16, broker: String, reason: String },
+    #[error("--tls={first} would give {count} brokers ports that their plain AMQP has: choose others")]
+    Twice { first: u16, count: u16 },
     #[error("--amqp-port {first} leaves no room for {count} brokers below port 65536")]
     PastTheEnd { first: u16, count: u16 },
     #[error("no {count} free ports in a row between {} and {} on 127.0.0.1", range.start, range.end)]
@@ -55,6 +57,19 @@ pub(crate) fn amqp_ports(first: u16, brokers: &[String]) -> Result<Vec<u16>, Por
         }
     }
     Ok((first..=end).collect())
+}
+
+/// The same for TLS, beside those for plain AMQP.
+pub(crate) fn amqps_ports(first: u16, brokers: &[String], plain: &[u16]) -> Result<Vec<u16>, PortError> {
+    loop {
+        let found = amqp_ports(first, brokers)?;
+        if !found.iter().any(|port| plain.contains(port)) {
+            return Ok(found);
+        }
+        if first != 0 {
+            return Err(PortError::Twice { first, count: u16::try_from(brokers.len()).unwrap_or(u16::MAX) });
+        }
+    }
 }
 
 /// So many ports in a row that nobody listens on, from a random place on, so that two clusters started at once rarely meet.

@@ -21,6 +21,9 @@ def say(**line):
 class Story:
     def __init__(self):
         scene = json.loads(os.environ["UNDERSTUDY_SCENE"])
+        self.name = scene["name"]
+        # A directory of ca.crt, client.crt and client.key; none without TLS.
+        self.certificates = scene["certificates"]
         self.addresses = [parse_address(text) for text in scene["addresses"]]
         self.backup = parse_address(scene["backup"])
         self.round = scene["round"]

@@ -13,9 +13,9 @@ use understudy_core::{
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue, Properties};
 use understudy_record::{
-    Admin, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, Message, PartRef,
-    PasswordHash, Permission, Position, ProcessId, QueueId, Record, ReplicaName, Replicate, Settled, ShortStr, StoreId,
-    TopicPermission, UserSpec, VhostSpec,
+    Admin, ApplyTo, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, Message, PartRef,
+    PasswordHash, Permission, PolicySpec, Position, ProcessId, QueueId, Record, ReplicaName, Replicate, Settled,
+    ShortStr, StoreId, TopicPermission, UserSpec, VhostSpec,
 };
 
 pub(crate) struct Story {
@@ -591,6 +591,26 @@ pub(crate) fn permit_topics(user: &str, vhost: &str, exchange: &str, [write, rea
     AdminCommand::SetTopicPermission { user: short(user), vhost: short(vhost), exchange: short(exchange), permission }
 }
 
+/// In `/`, for all.
+pub(crate) fn policy(name: &str, pattern: &str, priority: i64, definition: &[(&str, FieldValue)]) -> AdminCommand {
+    let definition = arguments(definition);
+    let policy =
+        PolicySpec { name: short(name), pattern: pattern.to_owned(), apply_to: ApplyTo::All, priority, definition };
+    AdminCommand::SetPolicy { vhost: short("/"), operator: false, policy }
+}
+
+/// The same, an operator's.
+pub(crate) fn operator(mut policy: AdminCommand) -> AdminCommand {
+    if let AdminCommand::SetPolicy { operator, .. } = &mut policy {
+        *operator = true;
+    }
+    policy
+}
+
+pub(crate) fn clear_policy(name: &str) -> AdminCommand {
+    AdminCommand::ClearPolicy { vhost: short("/"), operator: false, name: short(name) }
+}
+
 // ---- in words
 
 fn describe_admin(change: &Admin) -> String {
@@ -611,6 +631,14 @@ fn describe_admin(change: &Admin) -> String {
         }
         Admin::VhostLimits { vhost, limits } => {
             format!("limit @{vhost} to {:?} connections, {:?} queues", limits.max_connections, limits.max_queues)
+        }
+        Admin::PolicyPut { vhost, operator, policy } => {
+            let kind = if *operator { "operator policy" } else { "policy" };
+            let PolicySpec { name, pattern, apply_to, priority, .. } = policy;
+            format!("{kind} {name} in @{vhost} for {} '{pattern}', priority {priority}", apply_to.name())
+        }
+        Admin::PolicyDelete { vhost, operator, name } => {
+            format!("delete {} {name} in @{vhost}", if *operator { "operator policy" } else { "policy" })
         }
         Admin::UserLimits { user, limits } => {
             format!("limit {user} to {:?} connections, {:?} channels", limits.max_connections, limits.max_channels)

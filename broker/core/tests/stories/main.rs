@@ -17,6 +17,7 @@ mod large;
 mod limits;
 mod memory;
 mod permissions;
+mod policies;
 mod priorities;
 mod random;
 mod ranks;

@@ -151,6 +151,23 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
+/// What a policy may set; with some of it an operator's is refused.
+fn settings() -> impl Strategy<Value = Vec<(&'static str, FieldValue)>> {
+    let number = |value: i32| FieldValue::I32(value);
+    let setting = prop_oneof![
+        3 => (0..4_i32).prop_map(move |length| ("max-length", number(length))),
+        1 => (0..40_i32).prop_map(move |bytes| ("max-length-bytes", number(bytes))),
+        2 => (0..9_i32).prop_map(move |ms| ("message-ttl", number(ms))),
+        1 => (1..20_i32).prop_map(move |ms| ("expires", number(ms))),
+        1 => prop_oneof![Just("reject-publish"), Just("reject-publish-dlx")].prop_map(|how| ("overflow", text_value(how))),
+        3 => prop_oneof![Just("x"), Just("")].prop_map(|name| ("dead-letter-exchange", text_value(name))),
+        1 => name().prop_map(|name| ("dead-letter-routing-key", text_value(name))),
+        1 => Just(("alternate-exchange", text_value("x"))),
+        1 => Just(("understudy-replicate", text_value("configuration"))),
+    ];
+    proptest::collection::vec(setting, 1..3)
+}
+
 fn admin() -> impl Strategy<Value = AdminCommand> {
     let pattern = || prop_oneof![4 => Just(".*"), 1 => Just("^(a|x|amq)"), 1 => Just("")];
     let limit = (any::<bool>(), proptest::option::of(0..4_u64));
@@ -162,6 +179,12 @@ fn admin() -> impl Strategy<Value = AdminCommand> {
         6 => (pattern(), pattern(), pattern()).prop_map(|(c, w, r)| permit("anna", "shop", [c, w, r])),
         1 => Just(AdminCommand::ClearPermission { user: short("anna"), vhost: short("shop") }),
         1 => pattern().prop_map(|write| permit_topics("anna", "shop", "y", [write, ""])),
+        6 => (0..2_usize, any::<bool>(), -1..2_i64, settings()).prop_map(|(at, of_operator, priority, settings)| {
+            let (name, pattern) = [("p", "^(a|x)"), ("q", "^(?!a)")][at];
+            let policy = policy(name, pattern, priority, &settings);
+            if of_operator { operator(policy) } else { policy }
+        }),
+        2 => prop_oneof![Just("p"), Just("q")].prop_map(clear_policy),
         1 => limit.prop_map(|(of_user, value)| match of_user {
             true => AdminCommand::SetLimit { of: LimitOf::User(short("anna")), limit: Limit::MaxChannels, value },
             false => AdminCommand::SetLimit { of: LimitOf::Vhost(short("shop")), limit: Limit::MaxQueues, value },

@@ -137,3 +137,35 @@ fn nothing_is_held_back_by_a_reject_without_requeue() {
     "#]]);
     assert_eq!(story.core.message_bytes(), 0);
 }
+
+/// A delivery that nobody acknowledges goes to somebody else in the end.
+#[test]
+fn a_channel_that_holds_a_delivery_for_too_long_is_closed() {
+    let mut story = story();
+    story.core.set_consumer_timeout(Some(std::time::Duration::from_secs(60)));
+    let own = arguments(&[("x-consumer-timeout", understudy_protocol::FieldValue::I32(5_000))]);
+    story
+        .say(1, 1, [declare("a", ""), declare_with("b", "", own)])
+        .say(1, 1, (0..3).map(|number| publish("a", &number.to_string())))
+        .say(1, 1, [publish("b", "own")])
+        .say(2, 1, [qos(1, false), consume("a", "c", "")])
+        .say(3, 1, [qos(1, false), consume("b", "d", "")])
+        .skip()
+        // One that is at work holds none for long, and each later one has its own time.
+        .wait(50_000)
+        .expect(expect![[r#"
+            log 7 requeue 6 in #2
+            3/1 > channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 5000 ms. This timeout value can be configured, see consumers doc guide to learn more (0,0)
+        "#]])
+        .say(2, 1, [ack(1)])
+        .wait(50_000)
+        .say(2, 1, [ack(2)])
+        .skip()
+        .wait(50_000)
+        .expect(expect![[r#""#]])
+        .wait(11_000)
+        .expect(expect![[r#"
+            log 10 requeue 5 in #1
+            2/1 > channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 60000 ms. This timeout value can be configured, see consumers doc guide to learn more (0,0)
+        "#]]);
+}

@@ -257,9 +257,9 @@ fn nothing_of_it_is_written_while_a_replica_does_not_know_it() {
     };
     story.administer([add_vhost("shop"), add_user("anna"), AdminCommand::DeleteUser { name: short("guest") }, declare]);
     story.expect(expect![[r#"
-        refused: virtual hosts, users, permissions and limits need a version of the broker that not every replica of this cluster has yet; upgrade them all
-        refused: virtual hosts, users, permissions and limits need a version of the broker that not every replica of this cluster has yet; upgrade them all
-        refused: virtual hosts, users, permissions and limits need a version of the broker that not every replica of this cluster has yet; upgrade them all
+        refused: virtual hosts, users, permissions, limits and policies need a version of the broker that not every replica of this cluster has yet; upgrade them all
+        refused: virtual hosts, users, permissions, limits and policies need a version of the broker that not every replica of this cluster has yet; upgrade them all
+        refused: virtual hosts, users, permissions, limits and policies need a version of the broker that not every replica of this cluster has yet; upgrade them all
         log 1 declare queue q durable
     "#]]);
 }

@@ -43,6 +43,8 @@ pub(crate) struct Settings {
     pub(crate) may_differ: bool,
     /// `None`: `--open-guest`.
     pub(crate) users_file: Option<PathBuf>,
+    /// No port without TLS.
+    pub(crate) tls_only: bool,
     pub(crate) extra: Vec<String>,
     /// Runs before the broker's own command line, and becomes it: a namespace to enter.
     pub(crate) through: Vec<String>,
@@ -66,6 +68,7 @@ impl Settings {
             scrub_interval_ms: 200,
             may_differ: false,
             users_file: None,
+            tls_only: false,
             extra: Vec::new(),
             through: Vec::new(),
             name,
@@ -86,7 +89,7 @@ impl Settings {
             ("--name", self.name.clone()),
             ("--cluster", "test".to_owned()),
             ("--data-dir", shown(&self.data)),
-            ("--amqp-listen", loopback(self.amqp).to_string()),
+            ("--amqp-listen", if self.tls_only { "none".into() } else { loopback(self.amqp).to_string() }),
             ("--grpc-listen", loopback(self.grpc).to_string()),
             ("--http-listen", loopback(self.http).to_string()),
             ("--peers", peers.join(",")),

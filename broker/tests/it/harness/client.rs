@@ -13,7 +13,7 @@ use understudy_protocol::{
 };
 use understudy_record::{Body, ShortStr};
 
-use super::PATIENCE;
+use super::{PATIENCE, Stream};
 
 /// Bytes asked for in one read.
 const READ_BYTES: usize = 64 << 10;
@@ -56,7 +56,7 @@ pub(crate) fn short(text: &str) -> ShortStr {
 }
 
 pub(crate) struct Client {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
     connection: ClientConnection,
     buffer: BytesMut,
     started: Instant,
@@ -78,8 +78,18 @@ impl Client {
 
     pub(crate) fn connect_within(to: SocketAddr, config: ClientConfig, patience: Duration) -> Result<Self, ClientEnd> {
         let stream = TcpStream::connect_timeout(&to, patience).map_err(|_| ClientEnd::SocketEnded)?;
-        stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        Self::over_within(stream, config, patience)
+    }
+
+    /// A new connection over TLS, or whatever it is.
+    pub(crate) fn over(stream: impl Stream + 'static, config: ClientConfig) -> Result<Self, ClientEnd> {
+        Self::over_within(stream, config, PATIENCE)
+    }
+
+    fn over_within(stream: impl Stream + 'static, config: ClientConfig, patience: Duration) -> Result<Self, ClientEnd> {
+        stream.socket().set_nodelay(true).unwrap();
+        stream.socket().set_read_timeout(Some(READ_TIMEOUT)).unwrap();
+        let stream = Box::new(stream);
         let mut client = Self {
             stream,
             connection: ClientConnection::new(Duration::ZERO, config),

@@ -11,6 +11,7 @@ mod pki;
 mod ports;
 pub(crate) mod raw;
 mod small_disk;
+pub(crate) mod tls;
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,6 +23,7 @@ pub(crate) use ledger::{Consumer, Load, drain_numbers};
 pub(crate) use pki::write_certificates;
 pub(crate) use ports::free_ports;
 pub(crate) use small_disk::SmallDisk;
+pub(crate) use tls::Stream;
 
 /// Every wait ends within this, well or badly. Far above what anything here takes, for machines that are busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,11 +1,10 @@
 //! A socket to a broker without a protocol machine: for octets that no client library would send.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 
 use understudy_protocol::{FieldTable, Method, channel, connection, sasl};
 
-use super::{PATIENCE, short};
+use super::{PATIENCE, Stream, short};
 
 pub(crate) const METHOD: u8 = 1;
 pub(crate) const HEADER: u8 = 2;
@@ -27,16 +26,19 @@ pub(crate) enum Answer {
 }
 
 pub(crate) struct Raw {
-    stream: TcpStream,
+    stream: Box<dyn Stream>,
 }
 
 impl Raw {
     pub(crate) fn connect(to: SocketAddr) -> Self {
-        let stream = TcpStream::connect(to).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self { stream }
+        Self::over(TcpStream::connect(to).unwrap())
+    }
+
+    pub(crate) fn over(stream: impl Stream + 'static) -> Self {
+        stream.socket().set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.socket().set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.socket().set_nodelay(true).unwrap();
+        Self { stream: Box::new(stream) }
     }
 
     /// The protocol header and guest's start-ok.
@@ -62,7 +64,7 @@ impl Raw {
 
     /// Nothing more will be sent.
     pub(crate) fn hang_up(&mut self) {
-        _ = self.stream.shutdown(Shutdown::Write);
+        self.stream.hang_up();
     }
 
     /// Reads up to these octets.
@@ -72,6 +74,14 @@ impl Raw {
             let mut octet = [0];
             self.stream.read_exact(&mut octet).expect("the broker says so");
             read.push(octet[0]);
+        }
+    }
+
+    /// The broker's first word, right at the beginning.
+    pub(crate) fn start(&mut self) -> connection::Start {
+        match self.next_method() {
+            Some((0, Method::ConnectionStart(start))) => start,
+            other => panic!("no connection.start, but {other:?}"),
         }
     }
 
@@ -85,26 +95,45 @@ impl Raw {
     /// Reads on to the broker's close of a channel or of the connection.
     pub(crate) fn close(&mut self) -> Answer {
         loop {
-            let mut head = [0; 7];
-            if self.stream.read_exact(&mut head).is_err() {
-                return Answer::Dropped;
+            match self.next_method() {
+                None => return Answer::Dropped,
+                Some((channel, Method::ConnectionClose(close))) => {
+                    return Answer::Closed { channel, code: close.reply_code, text: close.reply_text.to_string() };
+                }
+                Some((channel, Method::ChannelClose(close))) => {
+                    return Answer::Closed { channel, code: close.reply_code, text: close.reply_text.to_string() };
+                }
+                Some(_) => {}
             }
+        }
+    }
+
+    /// Reads on until so many methods of the kind have come; returns those.
+    pub(crate) fn methods_until(&mut self, count: usize, is_wanted: impl Fn(&Method) -> bool) -> Vec<Method> {
+        let mut found = Vec::new();
+        while found.len() < count {
+            match self.next_method() {
+                Some((_, method)) if is_wanted(&method) => found.push(method),
+                Some((_, Method::ConnectionClose(close))) => panic!("closed: {close:?}"),
+                Some(_) => {}
+                None => panic!("dropped after {} of {count}", found.len()),
+            }
+        }
+        found
+    }
+
+    /// `None` once the socket has ended.
+    fn next_method(&mut self) -> Option<(u16, Method)> {
+        loop {
+            let mut head = [0; 7];
+            self.stream.read_exact(&mut head).ok()?;
             let [kind, high, low, a, b, c, d] = head;
             let mut payload = vec![0; u32::from_be_bytes([a, b, c, d]) as usize + 1];
             self.stream.read_exact(&mut payload).expect("a whole frame");
             assert_eq!(payload.pop(), Some(END_OCTET), "the broker's own frames are well formed");
-            let channel = u16::from_be_bytes([high, low]);
-            if kind != METHOD {
-                continue;
-            }
-            match Method::decode(&payload.into()).expect("the broker's own methods are well formed") {
-                Method::ConnectionClose(close) => {
-                    return Answer::Closed { channel, code: close.reply_code, text: close.reply_text.to_string() };
-                }
-                Method::ChannelClose(close) => {
-                    return Answer::Closed { channel, code: close.reply_code, text: close.reply_text.to_string() };
-                }
-                _ => {}
+            if kind == METHOD {
+                let method = Method::decode(&payload.into()).expect("the broker's own methods are well formed");
+                return Some((u16::from_be_bytes([high, low]), method));
             }
         }
     }

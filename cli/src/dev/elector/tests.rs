@@ -114,7 +114,7 @@ fn lost(epoch: u64) -> Option<proto::HeardPrimary> {
 async fn rig() -> Rig {
     let dir = tempfile::tempdir().unwrap();
     let tls_dir = dir.path().join("tls");
-    pki::ensure(&tls_dir, OffsetDateTime::now_utc()).unwrap();
+    pki::ensure(&tls_dir, pki::Use::Peers, OffsetDateTime::now_utc()).unwrap();
     let mut brokers = Vec::new();
     let mut places = Vec::new();
     for (n, name) in NAMES.iter().enumerate() {
@@ -134,7 +134,7 @@ async fn rig() -> Rig {
             .serve_with_incoming(TcpListenerStream::new(listener));
         let server = tokio::spawn(async move { serving.await.unwrap() });
         brokers.push(Broker { say, promoted, server });
-        places.push(Place { name: ReplicaName::new(name), grpc, amqp: grpc, http: grpc });
+        places.push(Place { name: ReplicaName::new(name), grpc, amqp: grpc, amqps: None, http: grpc });
     }
     let plan = Plan {
         cluster: "dev".into(),
