@@ -111,6 +111,14 @@ class Understudy:
     def delete_vhost(self, name):
         self.administer("vhost", "delete", name)
 
+    def set_policy(self, name, pattern, definition, priority, apply_to, operator):
+        """`definition`: JSON."""
+        options = ["--priority", str(priority), "--apply-to", apply_to, *(["--operator"] if operator else [])]
+        self.administer("policy", "set", name, pattern, definition, *options)
+
+    def clear_policy(self, name, operator):
+        self.administer("policy", "clear", name, *(["--operator"] if operator else []))
+
     def set_topic_permission(self, user, exchange, write, read):
         self.administer("permission", "set", user, write, read, "--topic", exchange)
 
@@ -202,6 +210,13 @@ class RabbitMq:
 
     def delete_vhost(self, name):
         self.administer("delete_vhost", name)
+
+    def set_policy(self, name, pattern, definition, priority, apply_to, operator):
+        command = "set_operator_policy" if operator else "set_policy"
+        self.administer(command, "--priority", str(priority), "--apply-to", apply_to, name, pattern, definition)
+
+    def clear_policy(self, name, operator):
+        self.administer("clear_operator_policy" if operator else "clear_policy", name)
 
     def set_topic_permission(self, user, exchange, write, read):
         self.administer("set_topic_permissions", user, exchange, write, read)

@@ -6,6 +6,7 @@ only then may it use `Bench.either`. This module knows the client, and nothing o
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import time
@@ -55,7 +56,7 @@ class Bench:
         self.ours = broker.name == "ours"
         self.deadline = time.monotonic() + LIMIT_SECONDS
         self.connections, self.made = [], []
-        self.users, self.vhosts = [], []
+        self.users, self.vhosts, self.policies = [], [], []
         self._connection = None
 
     # Connections and names.
@@ -123,6 +124,18 @@ class Bench:
         self.administer("add_vhost", name, user)
         self.vhosts.append(name)
         return name
+
+    def policy(self, of, definition, priority=0, apply_to="all", operator=False):
+        """A new policy for what has this name alone; its name."""
+        name = self.name()
+        self.administer("set_policy", name, f"^{of}$", json.dumps(definition), priority, apply_to, operator)
+        self.policies.append((name, operator))
+        return name
+
+    def clear_policy(self, name):
+        known = next(known for known in self.policies if known[0] == name)
+        self.policies.remove(known)
+        self.administer("clear_policy", *known)
 
     def log_in(self, user, **options):
         return self.connect(user=user, password=user, **options)
@@ -243,6 +256,8 @@ class Bench:
             connection.abort()
         for user in self.users:
             self.broker.delete_user(user)
+        for name, operator in self.policies:
+            self.broker.clear_policy(name, operator)
         for vhost in self.vhosts:
             self.broker.delete_vhost(vhost)
         if not self.made:
