@@ -282,22 +282,28 @@ fn policies() {
         definition: Bytes::from_static(b"\x01kt\x01"),
     };
     let put = Admin::PolicyPut { vhost: SHOP, operator: true, policy };
-    check(&Record::Admin(put.clone()), &expect![[r#"
+    check(
+        &Record::Admin(put.clone()),
+        &expect![[r#"
         3c070000000000000001056c696d6974
         040000005e746d7004feffffffffffff
         ff04000000016b7401
-    "#]]);
+    "#]],
+    );
     check(
         &Record::Admin(Admin::PolicyDelete { vhost: VhostId::DEFAULT, operator: false, name: short("limit") }),
         &expect![[r#"
             3d000000000000000000056c696d6974
         "#]],
     );
-    check_piece(&BasePiece::Admin(put), &expect![[r#"
+    check_piece(
+        &BasePiece::Admin(put),
+        &expect![[r#"
         163c070000000000000001056c696d69
         74040000005e746d7004feffffffffff
         ffff04000000016b7401
-    "#]]);
+    "#]],
+    );
 }
 
 fn any_short() -> impl Strategy<Value = ShortStr> {
@@ -314,7 +320,7 @@ fn limit() -> impl Strategy<Value = Option<u64>> {
 
 fn policy() -> impl Strategy<Value = PolicySpec> {
     let all = ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"];
-    let apply_to = prop::sample::select(all.map(|name| ApplyTo::from_name(name).unwrap()).to_vec());
+    let apply_to = prop::sample::select(all.iter().filter_map(|name| ApplyTo::from_name(name)).collect::<Vec<_>>());
     (any_short(), ".{0,40}", apply_to, any::<i64>(), vec(any::<u8>(), 0..40)).prop_map(
         |(name, pattern, apply_to, priority, definition)| PolicySpec {
             name,
