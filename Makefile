@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test unit sim sim-broken clients conformance fuzz fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours fuzz fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ FUZZ ?= 1000000
 fuzz: need ## So many inputs for whatever reads from a wire or a disk, guided by coverage: FUZZ=100000
 	@tools/need g++
 	broker/fuzz/run $(FUZZ)
+
+behaviours: release ## Our own tests of what an AMQP broker does, on ours and on RabbitMQ: BEHAVIOURS="--only ours x_death"
+	e2e/behaviours/run $(BEHAVIOURS)
 
 fmt: need ## Format
 	$(CARGO) fmt --all

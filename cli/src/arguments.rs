@@ -381,22 +381,24 @@ pub(crate) enum LimitCommand {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-#[expect(clippy::enum_variant_names, reason = "as RabbitMQ names them")]
 pub(crate) enum LimitName {
     /// Of a virtual host or a user
-    MaxConnections,
+    #[value(name = "max-connections")]
+    Connections,
     /// Of a virtual host
-    MaxQueues,
+    #[value(name = "max-queues")]
+    Queues,
     /// Of a user
-    MaxChannels,
+    #[value(name = "max-channels")]
+    Channels,
 }
 
 impl std::fmt::Display for LimitName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::MaxConnections => "max-connections",
-            Self::MaxQueues => "max-queues",
-            Self::MaxChannels => "max-channels",
+            Self::Connections => "max-connections",
+            Self::Queues => "max-queues",
+            Self::Channels => "max-channels",
         })
     }
 }

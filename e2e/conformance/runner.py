@@ -14,12 +14,14 @@ import tempfile
 import time
 import tomllib
 
-import brokers
 import sources
 import suites
 from suites import FAILED, PASSED, SKIPPED
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, ".."))
+import brokers  # noqa: E402, since it lies beside this directory.
+
 # How often a surprise is tried again: the suites count in fractions of a second, on machines that do something else too.
 SECOND_TRIES = 2
 # What stands on the list for a test: it fails; it may fail; the suite skips it by itself; it is not even started; it does not come,

@@ -3,11 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use understudy_protocol::{
     BasicProperties, DeliveryTag, FieldTable, Method, basic, channel, confirm, exchange, queue, tx,
 };
-use understudy_record::{BasePiece, Epoch, Frame, Index, Message, Position, QueueId, ShortStr};
+use understudy_record::{BasePiece, Epoch, Frame, Index, Position, ShortStr};
 
 use crate::script::{self, BODY, HEADER, METHOD, METHODS, SPECIAL};
 use crate::session;
@@ -173,6 +173,51 @@ fn scripts() -> Vec<Vec<u8>> {
             says(0, 1, queue::Unbind { queue: short("q"), exchange: short("amq.fanout"), ..Default::default() }),
         ]
         .concat(),
+        [
+            declares(0, "d", FieldTable::new()),
+            declares(
+                0,
+                "q",
+                FieldTable::new()
+                    .with("x-message-ttl", 100i32)
+                    .with("x-dead-letter-exchange", "")
+                    .with("x-dead-letter-routing-key", "d"),
+            ),
+            publishes(0, to_q, &none, b"short-lived"),
+            special(0, 5),
+            special(0, 13),
+            says(0, 1, basic::Get { queue: short("d"), no_ack: false }),
+            says(0, 1, basic::Reject { delivery_tag: DeliveryTag(1), requeue: false }),
+        ]
+        .concat(),
+        [
+            declares(0, "q", FieldTable::new().with("x-max-priority", 5i32).with("x-expires", 1000i32)),
+            publishes(0, to_q, &none, b"low"),
+            publishes(0, to_q, &rich, b"high"),
+            special(0, 2),
+            consume(1, "c", false),
+            special(1, 253),
+            says(1, 1, basic::Cancel { consumer_tag: short("c"), no_wait: false }),
+            special(1, 253),
+            special(1, 253),
+        ]
+        .concat(),
+        [
+            declares(
+                0,
+                "q",
+                FieldTable::new()
+                    .with("x-max-length", 1i32)
+                    .with("x-dead-letter-exchange", "amq.fanout")
+                    .with("x-overflow", "reject-publish"),
+            ),
+            declares(0, "d", FieldTable::new().with("x-dead-letter-exchange", "").with("x-delivery-limit", 1i32)),
+            says(0, 1, queue::Bind { queue: short("d"), exchange: short("amq.fanout"), ..Default::default() }),
+            publishes(0, to_q, &rich, &[6; 120]),
+            publishes(0, to_q, &rich, &[7; 20]),
+            says(0, 1, queue::Purge { queue: short("d"), no_wait: true }),
+        ]
+        .concat(),
         [declared.clone(), bind("topic", "a.*.#", FieldTable::new())].concat(),
         [declared.clone(), bind("headers", "", headers.clone().with("x-match", "any"))].concat(),
         [declared.clone(), bind("fanout", "", FieldTable::new())].concat(),
@@ -223,28 +268,24 @@ fn records(scripts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     for script in scripts {
         let records = session::records_of(script);
         let (mut listed, mut framed) = (vec![0], vec![1, 0, 255]);
+        let mut is_short = true;
         for (index, record) in &records {
             let mut meta = BytesMut::new();
             record.encode_meta(&mut meta);
-            listed.extend([&[0][..], &piece(&meta), &piece(&record.body().to_contiguous())].concat());
+            let body = record.body().to_contiguous();
+            // The list ends before the first that does not fit it.
+            is_short &= meta.len().max(body.len()) <= usize::from(u8::MAX);
+            if is_short {
+                listed.extend([&[0][..], &piece(&meta), &piece(&body)].concat());
+            }
             let frame = Frame::record(Position::new(Epoch(1), *index), Index(0), record, &mut BytesMut::new());
             frame.pieces().for_each(|piece| framed.extend_from_slice(piece));
         }
         seeds.extend([listed, framed]);
     }
-    let message = Message {
-        exchange: short("x"),
-        routing_key: short("q"),
-        properties: Bytes::from_static(&[0, 0]),
-        persistent: true,
-        parts: None,
-        body: Bytes::from_static(b"hello").into(),
-    };
-    let queue = QueueId(Index(1));
     let pieces = [
         BasePiece::Start { sync_point: Position::new(Epoch(1), Index(9)), epochs: vec![], in_sync: vec![] },
         BasePiece::TopologyEnd,
-        BasePiece::Message { queue, index: Index(5), delivery_count: 2, message },
         BasePiece::End { floor: Index(9) },
     ];
     let mut seed = vec![0];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use understudy_core::{
-    Account, ChannelId, Command, ConnectionId, ConnectionInfo, Core, EffectKind, GUEST, Load, Outputs,
+    Account, ChannelId, Command, ConnectionId, ConnectionInfo, Core, EffectKind, GUEST, Load, Outputs, Time,
 };
 use understudy_protocol::{
     ChannelId as Channel, End, Event, Method, MethodId, ReplyCode, ServerConnection, connection, sasl,
@@ -16,6 +16,12 @@ use understudy_record::{Body, Epoch, Frame, Index, Message, Position, Record, Ro
 use crate::convert;
 use crate::input::Input;
 use crate::script;
+
+/// By both clocks.
+fn time(now: Duration) -> Time {
+    let wall_ms = 1_700_000_000_000 + u64::try_from(now.as_millis()).expect("a short run");
+    Time { wall_ms, steady: now }
+}
 
 struct Client {
     id: ConnectionId,
@@ -66,6 +72,7 @@ impl Broker {
         let mut core = Core::new(1);
         core.set_cluster_version(ClusterVersion::NEWEST.0);
         core.promote(&mut Outputs::default());
+        core.set_time(time(Duration::ZERO));
         let mut broker = Self {
             now: Duration::ZERO,
             clients: [client(1), client(2)],
@@ -124,7 +131,9 @@ impl Broker {
             }
             4 => self.core.handle_writable(self.clients[at].id, what & 8 == 0, &mut Outputs::default()),
             5 => {
-                self.now += Duration::from_secs(5);
+                // From a part of a second to half a minute; queues and messages expire meanwhile.
+                self.now += Duration::from_millis(u64::from(what) * 125);
+                self.tell_time();
                 for client in &mut self.clients {
                     client.server.handle_timeout(self.now);
                 }
@@ -136,6 +145,10 @@ impl Broker {
             }
         }
         self.step(at);
+    }
+
+    fn tell_time(&mut self) {
+        self.core.set_time(time(self.now));
     }
 
     fn step(&mut self, at: usize) {

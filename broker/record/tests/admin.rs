@@ -320,7 +320,7 @@ fn limit() -> impl Strategy<Value = Option<u64>> {
 
 fn policy() -> impl Strategy<Value = PolicySpec> {
     let all = ["all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges"];
-    let apply_to = prop::sample::select(all.iter().filter_map(|name| ApplyTo::from_name(name)).collect::<Vec<_>>());
+    let apply_to = prop::sample::select(all.map(|name| ApplyTo::from_name(name).expect("one of them")).to_vec());
     (any_short(), ".{0,40}", apply_to, any::<i64>(), vec(any::<u8>(), 0..40)).prop_map(
         |(name, pattern, apply_to, priority, definition)| PolicySpec {
             name,

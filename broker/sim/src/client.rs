@@ -13,7 +13,7 @@ use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Delivery
 use understudy_node::{ClientEvent, Door, Outbox, Outgoing, Upload, effect_cost};
 use understudy_record::{Body, ShortStr};
 
-use crate::ledger::{FANOUT, MARKS, MessageId, PILE, QUEUES, WORK};
+use crate::ledger::{DEAD, FANOUT, MARKS, MessageId, PILE, QUEUES, WORK};
 use crate::machine::ClientEnd;
 use crate::network::Place;
 use crate::witness::message_id;
@@ -254,13 +254,18 @@ impl World {
 
     fn settle_delivery(&mut self, client: usize, id: ConnectionId, tag: u64, message: MessageId) {
         let queue = self.clients[client].queue();
-        let returns = self.rng.random_bool(0.1) && matches!(self.clients[client].kind, Kind::Consumer(_));
+        let consumes = matches!(self.clients[client].kind, Kind::Consumer(_));
+        let returns = self.rng.random_bool(0.1) && consumes;
+        let rejects = consumes && queue == WORK[1] && self.rng.random_bool(0.1);
         let Some(connection) = self.connection(client, id) else { return };
         connection.outstanding.remove(&tag);
         let delivery_tag = DeliveryTag(tag);
         if returns {
             self.ledger.return_it(message, queue);
             self.say(client, vec![Command::BasicReject { delivery_tag, requeue: true }]);
+        } else if rejects {
+            self.ledger.reject(message);
+            self.say(client, vec![Command::BasicReject { delivery_tag, requeue: false }]);
         } else {
             connection.acked.push(message);
             self.say(client, vec![Command::BasicAck { delivery_tag, multiple: false }]);
@@ -452,8 +457,21 @@ fn declare(queue: &'static str) -> Command {
         exclusive: false,
         auto_delete: false,
         no_wait: true,
-        arguments: Bytes::new(),
+        arguments: if queue == WORK[1] { dies_into(DEAD) } else { Bytes::new() },
     }
+}
+
+/// A queue's arguments, as a table without its length: its dead letters go to that queue.
+fn dies_into(queue: &str) -> Bytes {
+    let text = |name: &str, value: &str| {
+        let mut field = vec![name.len() as u8];
+        field.extend_from_slice(name.as_bytes());
+        field.push(b'S');
+        field.extend_from_slice(&(value.len() as u32).to_be_bytes());
+        field.extend_from_slice(value.as_bytes());
+        field
+    };
+    [text("x-dead-letter-exchange", ""), text("x-dead-letter-routing-key", queue)].concat().into()
 }
 
 /// Property flags with delivery-mode alone, and its value 2.

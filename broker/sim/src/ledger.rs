@@ -9,12 +9,14 @@ pub(crate) type MessageId = u64;
 pub(crate) const WORK: [&str; 2] = ["work-0", "work-1"];
 /// Nobody consumes from it; it is purged now and then.
 pub(crate) const PILE: &str = "pile";
+/// Where what is rejected at the second work queue goes. Nobody consumes from it.
+pub(crate) const DEAD: &str = "dead";
 /// Where consumers note how far they have acknowledged.
 pub(crate) const MARKS: &str = "marks";
 /// To both work queues.
 pub(crate) const FANOUT: &str = "both";
 
-pub(crate) const QUEUES: [&str; 4] = [WORK[0], WORK[1], PILE, MARKS];
+pub(crate) const QUEUES: [&str; 5] = [WORK[0], WORK[1], PILE, DEAD, MARKS];
 
 #[derive(Debug, Default)]
 struct Sent {
@@ -23,6 +25,10 @@ struct Sent {
     deliveries: BTreeMap<&'static str, u32>,
     /// Acknowledged, and a later publish of the same channel was confirmed.
     settled: BTreeSet<&'static str>,
+    /// A consumer of the second work queue rejected it, and it has not been seen since.
+    rejected: bool,
+    /// One ever did.
+    once_rejected: bool,
     /// A purge may have removed it.
     maybe_purged: bool,
     /// A purge has.
@@ -36,6 +42,7 @@ pub(crate) struct Ledger {
     pub(crate) delivered: u64,
     pub(crate) redelivered: u64,
     pub(crate) settled: u64,
+    pub(crate) died: u64,
     /// Returned by a consumer: delivered again without any fault.
     returned: BTreeSet<(MessageId, &'static str)>,
 }
@@ -63,11 +70,20 @@ impl Ledger {
         let Some(sent) = self.sent.get_mut(&id) else {
             return Err(format!("message {id} came from {queue}, and nobody sent it"));
         };
+        if queue == DEAD {
+            return self.deliver_dead(id);
+        }
         if !sent.queues.contains(&queue) {
             return Err(format!("message {id} came from {queue}, and was sent to {:?}", sent.queues));
         }
         if sent.settled.contains(&queue) {
             return Err(format!("message {id} of {queue} was settled for good and came again"));
+        }
+        if queue == WORK[1] {
+            if sent.deliveries.contains_key(DEAD) {
+                return Err(format!("message {id} died and came again from {queue}"));
+            }
+            sent.rejected = false; // its rejection was lost
         }
         if sent.purged && queue == PILE {
             return Err(format!("message {id} of {queue} was purged and came again"));
@@ -80,6 +96,26 @@ impl Ledger {
         self.redelivered += u64::from(*before > 0);
         *before += 1;
         Ok(())
+    }
+
+    fn deliver_dead(&mut self, id: MessageId) -> Result<(), String> {
+        let Some(sent) = self.sent.get_mut(&id) else { return Ok(()) };
+        if !sent.once_rejected || sent.settled.contains(WORK[1]) {
+            return Err(format!("message {id} died, and nobody rejected it"));
+        }
+        if sent.deliveries.insert(DEAD, 1).is_some() {
+            return Err(format!("message {id} died twice"));
+        }
+        sent.rejected = false;
+        self.died += 1;
+        Ok(())
+    }
+
+    /// A consumer of the second work queue does not want it.
+    pub(crate) fn reject(&mut self, id: MessageId) {
+        if let Some(sent) = self.sent.get_mut(&id) {
+            (sent.rejected, sent.once_rejected) = (true, true);
+        }
     }
 
     pub(crate) fn return_it(&mut self, id: MessageId, queue: &'static str) {
@@ -118,6 +154,9 @@ impl Ledger {
     /// If a confirmed message did not come. `fair`: nothing went wrong in this run, so each came once.
     pub(crate) fn check_drained(&self, fair: bool) -> Result<(), String> {
         for (id, sent) in &self.sent {
+            if sent.rejected {
+                return Err(format!("message {id} was rejected, and is neither among the dead nor came again"));
+            }
             for queue in &sent.queues {
                 let came = sent.deliveries.get(queue).copied().unwrap_or(0);
                 let excused = *queue == PILE && sent.maybe_purged;

@@ -54,6 +54,7 @@ pub fn run_seed(seed: u64, tells: bool) -> Outcome {
     counts.delivered = world.ledger.delivered;
     counts.redelivered = world.ledger.redelivered;
     counts.settled = world.ledger.settled;
+    counts.died = world.ledger.died;
     let story = world.story.take().unwrap_or_default();
     Outcome { counts, trace: world.trace, failure: reason.map(|reason| Failure { seed, reason, story }) }
 }

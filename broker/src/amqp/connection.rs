@@ -7,14 +7,12 @@
 //! waits is bounded by one read. Deliveries to it go on. A connection that does not publish notices nothing.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use understudy_core::{Account, Command, ConnectionId, ConnectionInfo};
 use understudy_protocol::{
@@ -24,6 +22,7 @@ use understudy_record::Body;
 
 use super::gets::Gets;
 use super::large::{self, Streaming};
+use super::socket::{Untaken, Written, part, read_some, sleep_until, write_all_of, write_some};
 use super::{Amqp, Peer, convert};
 use understudy_node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
 
@@ -46,9 +45,6 @@ const OVERFULL_BYTES: usize = 16 << 20;
 /// Messages that have begun to come and are not whole, on all channels of a connection: each costs up to a mebibyte before its
 /// parts go to the log. A client that sends one message after the other has one.
 const MAX_ASSEMBLING_BYTES: usize = 64 << 20;
-
-/// How long the last words may take to reach a client that does not read, and the client to hang up.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 pub(super) struct Connection {
     amqp: Arc<Amqp>,
@@ -547,69 +543,12 @@ impl Connection {
     }
 }
 
-/// Says that nothing more comes, and reads on until the client has said so, too: to end while its octets still arrive resets
-/// the connection, and takes from it what it was told last.
-pub(crate) async fn part<R: AsyncRead + Unpin, W: AsyncWrite + Unpin>(reading: &mut R, writing: &mut W) {
-    let goodbye = async {
-        let mut rest = [0; 4096];
-        if writing.shutdown().await.is_ok() {
-            while matches!(reading.read(&mut rest).await, Ok(1..)) {}
-        }
-    };
-    _ = tokio::time::timeout(CLOSE_TIMEOUT, goodbye).await;
-}
-
 /// Of the large message that goes out, if one does.
 async fn next_piece(streaming: &mut Option<Streaming>) -> Result<Body, large::Unreadable> {
     match streaming {
         Some(streaming) => streaming.next_piece().await,
         None => std::future::pending().await,
     }
-}
-
-/// Since when the client could have taken something and has not. One that is not read because publishers must wait may be
-/// busy with just that, and read nothing: no fault of its own.
-#[derive(Default)]
-struct Untaken(Option<Instant>);
-
-impl Untaken {
-    fn since(&mut self, waits: bool) -> Option<Instant> {
-        self.0 = if waits { self.0.or_else(|| Some(Instant::now())) } else { None };
-        self.0
-    }
-}
-
-#[derive(PartialEq, Eq)]
-enum Written {
-    /// There is more, or TLS holds something back: once more.
-    Some,
-    All,
-}
-
-/// Writes some of it; if there is nothing to write, what TLS holds back of earlier octets. Nothing is lost if the future is
-/// dropped.
-async fn write_some<W: AsyncWrite + Unpin>(to: &mut W, output: &mut impl Buf) -> std::io::Result<Written> {
-    if !output.has_remaining() {
-        return to.flush().await.map(|()| Written::All);
-    }
-    if to.write_buf(output).await? == 0 {
-        return Err(std::io::ErrorKind::WriteZero.into());
-    }
-    if output.has_remaining() {
-        return Ok(Written::Some);
-    }
-    // Not waited for: what was written above must be told by now.
-    match std::future::poll_fn(|context| Poll::Ready(Pin::new(&mut *to).poll_flush(context))).await {
-        Poll::Ready(flushed) => flushed.map(|()| Written::All),
-        Poll::Pending => Ok(Written::Some),
-    }
-}
-
-async fn read_some<R: AsyncRead + Unpin>(from: &mut R, buffer: &mut BytesMut, wanted: usize) -> std::io::Result<usize> {
-    if buffer.capacity() - buffer.len() < wanted / 4 {
-        buffer.reserve(wanted);
-    }
-    from.read_buf(buffer).await
 }
 
 /// Whatever change there is to one that waits for it; to other publishers only that publishes are held for long: whoever has
@@ -619,19 +558,6 @@ async fn flow_turns(flow: &mut watch::Receiver<Flow>, waits: bool) -> Result<(),
         return flow.changed().await;
     }
     flow.wait_for(|flow| matches!(flow, Flow::Blocked(_))).await.map(|_| ())
-}
-
-async fn sleep_until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Nothing is lost if the future is dropped.
-async fn write_all_of<W: AsyncWrite + Unpin>(to: &mut W, output: &mut impl Buf) -> std::io::Result<()> {
-    while let Written::Some = write_some(to, output).await? {}
-    Ok(())
 }
 
 /// `clients.backupConnections: Refuse`: the handshake, then a close that names the primary.

@@ -8,6 +8,7 @@ mod gets;
 mod large;
 mod login;
 mod peer;
+mod socket;
 mod tls;
 
 use std::net::SocketAddr;
@@ -20,9 +21,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 pub(crate) use auth::{Authenticator, check_hash};
-pub(crate) use connection::part;
 pub(crate) use login::{Failures, Logins};
 pub(crate) use peer::Peer;
+pub(crate) use socket::part;
 pub(crate) use tls::ClientCertificate;
 use understudy_journal::LogReader;
 use understudy_protocol::ServerConfig;

@@ -81,9 +81,9 @@ pub(super) fn set_limit(of: &LimitOf, name: LimitName, value: Option<u64>) -> Ch
         (None, user) => user.clone().map(Of::User),
     };
     let limit = match name {
-        LimitName::MaxConnections => Limit::MaxConnections,
-        LimitName::MaxQueues => Limit::MaxQueues,
-        LimitName::MaxChannels => Limit::MaxChannels,
+        LimitName::Connections => Limit::MaxConnections,
+        LimitName::Queues => Limit::MaxQueues,
+        LimitName::Channels => Limit::MaxChannels,
     };
     Change::SetLimit(LimitChange { limit: limit.into(), value, of })
 }

@@ -1,4 +1,4 @@
-"""The two brokers that a suite meets: `understudy dev` with three replicas, and one RabbitMQ node as the oracle.
+"""The two brokers that a suite of tests meets: `understudy dev` with three replicas, and one RabbitMQ node as the oracle.
 
 Each is a context manager: free ports on loopback, files in a temporary directory, and on leaving nothing of it runs any more.
 """
@@ -14,12 +14,14 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RABBITMQ_CLUSTER = os.path.join(HERE, "..", "..", "bench", "rabbitmq-cluster")
+RABBITMQ_CLUSTER = os.path.join(HERE, "..", "bench", "rabbitmq-cluster")
 
 REPLICAS = 3
 START_SECONDS = 60
 # RabbitMQ's package may have to be installed first.
 RABBITMQ_START_SECONDS = 300
+# For a change by the command line; RabbitMQ's starts a virtual machine.
+ADMINISTRATION_SECONDS = 30
 # What a process gets from SIGTERM to SIGKILL.
 STOP_SECONDS = 15
 # The script uses ports after the first one: for the nodes' own traffic, and for epmd.
@@ -31,23 +33,24 @@ class BrokerError(Exception):
 
 
 class Understudy:
-    """Three brokers under one supervisor. A suite gets one of the three addresses."""
+    """Three brokers under one supervisor. A suite gets one of the three addresses. `arguments`: the supervisor's."""
 
     name = "ours"
     title = "Understudy"
 
-    def __init__(self, choose):
-        self.choose = choose
+    def __init__(self, choose, arguments=()):
+        self.choose, self.arguments = choose, arguments
 
     def __enter__(self):
-        self.directory = tempfile.TemporaryDirectory(prefix="understudy-conformance-")
-        binary = os.path.join(os.environ["BIN_DIR"], "understudy")
+        self.directory = tempfile.TemporaryDirectory(prefix="understudy-suite-")
+        self.binary = os.path.join(os.environ["BIN_DIR"], "understudy")
+        self.brokers_directory = os.path.join(self.directory.name, "brokers")
         first = free_ports(range(REPLICAS))
         self.log = os.path.join(self.directory.name, "supervisor.log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(
-                [binary, "dev", "--json", "--replicas", str(REPLICAS), "--amqp-port", str(first)]
-                + ["--dir", os.path.join(self.directory.name, "brokers")],
+                [self.binary, "dev", "--json", "--replicas", str(REPLICAS), "--amqp-port", str(first)]
+                + ["--dir", self.brokers_directory, *self.arguments],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -88,6 +91,27 @@ class Understudy:
         broker = self.choose(suite, self.brokers)
         return int(broker["amqp"].rsplit(":", 1)[1]), f"{broker['name']}, {broker['role']}"
 
+    def add_user(self, name, password):
+        self.administer("user", "add", name, password)
+
+    def set_password(self, name, password):
+        self.administer("user", "password", name, password)
+
+    def delete_user(self, name):
+        self.administer("user", "delete", name)
+
+    def set_permission(self, user, configure, write, read):
+        self.administer("permission", "set", user, configure, write, read)
+
+    def set_topic_permission(self, user, exchange, write, read):
+        self.administer("permission", "set", user, write, read, "--topic", exchange)
+
+    def administer(self, *words):
+        command = [self.binary, *words, "--dir", self.brokers_directory]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ADMINISTRATION_SECONDS)
+        if done.returncode != 0:
+            raise BrokerError(f"{words}:\n{done.stderr}")
+
     def __exit__(self, *_):
         # The supervisor, asked to stop, stops its brokers in good order; they end with it in any case.
         self.process.send_signal(signal.SIGTERM)
@@ -100,10 +124,13 @@ class Understudy:
 
 
 class RabbitMq:
-    """One node of Debian's package with its defaults."""
+    """One node of Debian's package with its defaults, and `settings`, lines of rabbitmq.conf."""
 
     name = "oracle"
     title = "RabbitMQ"
+
+    def __init__(self, settings=""):
+        self.settings = settings
 
     def __enter__(self):
         self.directory = tempfile.mkdtemp(prefix="understudy-oracle-")
@@ -113,6 +140,7 @@ class RabbitMq:
             "RABBITMQ_CLUSTER_DIR": self.directory,
             "RABBITMQ_CLUSTER_PORT": str(self.port),
             "RABBITMQ_CLUSTER_NODES": "1",
+            "RABBITMQ_CLUSTER_SETTINGS": self.settings,
         }
         try:
             self.script("up", RABBITMQ_START_SECONDS)
@@ -147,6 +175,29 @@ class RabbitMq:
 
     def address(self, _suite):
         return self.port, "one node"
+
+    def add_user(self, name, password):
+        self.administer("add_user", name, password)
+
+    def set_password(self, name, password):
+        self.administer("change_password", name, password)
+
+    def delete_user(self, name):
+        self.administer("delete_user", name)
+
+    def set_permission(self, user, configure, write, read):
+        self.administer("set_permissions", user, configure, write, read)
+
+    def set_topic_permission(self, user, exchange, write, read):
+        self.administer("set_topic_permissions", user, exchange, write, read)
+
+    def administer(self, *words):
+        command = [RABBITMQ_CLUSTER, "ctl", f"127.0.0.1:{self.port}", *words]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=ADMINISTRATION_SECONDS
+        )
+        if done.returncode != 0:
+            raise BrokerError(f"{words}:\n{done.stdout}{done.stderr}")
 
     def __exit__(self, *_):
         self.script("down", RABBITMQ_START_SECONDS)
