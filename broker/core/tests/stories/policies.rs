@@ -214,6 +214,42 @@ fn a_queue_lives_as_long_as_policies_say_from_then_on() {
     "#]]);
 }
 
+/// What is declared stays as it is; an argument counts before the policy.
+#[test]
+fn how_a_queue_is_replicated_is_said_at_its_declare() {
+    let mut story = story();
+    story.administer([policy("p", "", 0, &[("understudy-replicate", text_value("configuration"))])]).skip();
+    let own = arguments(&[("x-understudy-replicate", text_value("none"))]);
+    story.say(1, 1, [declare("a", ""), declare_with("b", "", own), exchange("x", "fanout", "")]);
+    story.administer([clear_policy("p")]).say(1, 1, [declare("a", ""), declare("c", ""), publish("a", "1")]);
+    story.expect(expect![[r#"
+        log 2 declare queue a replicated as configuration
+        log 3 declare queue b not replicated
+        log 4 declare fanout exchange x replicated as configuration
+        1/1 > queue.declare-ok a, 0 messages, 0 consumers
+        1/1 > queue.declare-ok b, 0 messages, 0 consumers
+        1/1 > exchange.declare-ok
+        log 5 delete policy p in @0
+        log 6 declare queue c
+        log 7 publish '1' to here #2
+        1/1 > queue.declare-ok a, 0 messages, 0 consumers
+        1/1 > queue.declare-ok c, 0 messages, 0 consumers
+    "#]]);
+}
+
+#[test]
+fn a_consumer_has_as_long_as_a_policy_says() {
+    let mut story = story();
+    story.administer([policy("p", "", 0, &[("consumer-timeout", number(60_000))])]);
+    story.say(1, 1, [declare("a", ""), publish("a", "1"), consume("a", "c", "")]).skip();
+    story.administer([policy("p", "", 0, &[("consumer-timeout", number(120_000))])]).wait(100_000).wait(120_000);
+    story.expect(expect![[r#"
+        log 4 policy p in @0 for all '', priority 0
+        log 5 requeue 3 in #2
+        1/1 > channel.close 406 PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 120000 ms. This timeout value can be configured, see consumers doc guide to learn more (0,0)
+    "#]]);
+}
+
 #[test]
 fn what_is_wrong_is_refused_and_in_another_virtual_host_nothing_matches() {
     let mut story = story();
