@@ -167,7 +167,7 @@ impl Core {
                 self.put_user(UserSpec { name: user, password, tags }, out)?;
             }
             AdminCommand::SetTags { user, tags } => {
-                let password = self.known_user(&user, out)?.password;
+                let password = self.recorded_user(&user)?.password;
                 self.put_user(UserSpec { name: user, password, tags }, out)?;
             }
             AdminCommand::DeleteUser { name } => self.delete_user(name, out)?,
@@ -176,7 +176,7 @@ impl Core {
             }
             AdminCommand::ClearPermission { user, vhost } => {
                 let vhost = self.vhost_id(&vhost)?;
-                self.known_user(&user, out)?;
+                self.recorded_user(&user)?;
                 if self.state.accounts.permission(&user, vhost).is_some() {
                     self.write_admin(Admin::PermissionDelete { user: user.clone(), vhost }, out)?;
                     self.renew_access(Some(&user), Some(vhost));
@@ -187,7 +187,7 @@ impl Core {
             }
             AdminCommand::ClearTopicPermission { user, vhost, exchange } => {
                 let vhost = self.vhost_id(&vhost)?;
-                self.known_user(&user, out)?;
+                self.recorded_user(&user)?;
                 let of_user = self.state.accounts.topic_permissions_of(&user, vhost);
                 let of_user = of_user.map(|(at, _)| at.clone());
                 let cleared: Vec<_> =
@@ -298,8 +298,20 @@ impl Core {
         name.as_bytes() == GUEST.as_bytes() && self.state.accounts.has_open_guest()
     }
 
-    /// A user that the log has. `guest`, where it is there without a record, gets one first: an administrator that may do
-    /// everything in the virtual hosts there are, and has no password by which somebody could log in.
+    /// A user that the log has. `guest`, where it is there without a record, has no password there: whatever else is to be
+    /// recorded of it would shut out everybody who logs in as it.
+    fn recorded_user(&self, name: &ShortStr) -> Result<UserSpec, Refusal> {
+        if self.is_open_guest(name) {
+            return refused(
+                "user 'guest' has no password of its own yet: set one first (`understudy user password guest`)",
+            );
+        }
+        let Some(user) = self.state.accounts.user(name) else { return refused(format!("there is no user '{name}'")) };
+        Ok(UserSpec { name: name.clone(), password: user.password.clone(), tags: user.tags.clone() })
+    }
+
+    /// The same, of whom the password is about to be set. `guest` gets a record first: an administrator that may do everything in
+    /// the virtual hosts there are.
     fn known_user(&mut self, name: &ShortStr, out: &mut Outputs) -> Result<UserSpec, Refusal> {
         if self.is_open_guest(name) {
             let tags = vec![ShortStr::from_static("administrator")];
@@ -311,8 +323,7 @@ impl Core {
             }
             self.renew_access(Some(name), None);
         }
-        let Some(user) = self.state.accounts.user(name) else { return refused(format!("there is no user '{name}'")) };
-        Ok(UserSpec { name: name.clone(), password: user.password.clone(), tags: user.tags.clone() })
+        self.recorded_user(name)
     }
 
     fn put_user(&mut self, spec: UserSpec, out: &mut Outputs) -> Result<(), Refusal> {
@@ -363,7 +374,7 @@ impl Core {
             check_size(&[text], &[])?;
             check_pattern(text).or_else(|why| refused(format!("'{text}' is no pattern: {why}")))?;
         }
-        self.known_user(&user, out)?;
+        self.recorded_user(&user)?;
         if self.state.accounts.permission(&user, vhost) == Some(&permission) {
             return Ok(());
         }
@@ -388,7 +399,7 @@ impl Core {
             check_size(&[text], &[])?;
             check_topic_pattern(text).or_else(|why| refused(format!("'{text}' is no pattern: {why}")))?;
         }
-        self.known_user(&user, out)?;
+        self.recorded_user(&user)?;
         if self.state.accounts.topic_permission(&user, vhost, &exchange) == Some(&permission) {
             return Ok(());
         }
@@ -418,7 +429,7 @@ impl Core {
                 if limit == Limit::MaxQueues {
                     return refused("a user has no limit of queues; a virtual host has");
                 }
-                self.known_user(&user, out)?;
+                self.recorded_user(&user)?;
                 let known = self.state.accounts.user(&user).map(|user| user.limits).unwrap_or_default();
                 let limits = match limit {
                     Limit::MaxConnections => UserLimits { max_connections: value, ..known },

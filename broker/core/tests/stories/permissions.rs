@@ -210,6 +210,19 @@ fn a_deleted_user_is_gone_with_its_connections_once_that_is_committed() {
     "#]]);
 }
 
+/// Nothing but a password makes a record of it: one without would shut out everybody.
+#[test]
+fn the_guest_without_a_password_of_its_own_keeps_what_it_has() {
+    let mut story = story();
+    story.administer([add_vhost("shop")]).skip();
+    let tags = AdminCommand::SetTags { user: short("guest"), tags: Vec::new() };
+    story.administer([permit("guest", "shop", ["", "", ""]), tags]).expect(expect![[r#"
+        refused: user 'guest' has no password of its own yet: set one first (`understudy user password guest`)
+        refused: user 'guest' has no password of its own yet: set one first (`understudy user password guest`)
+    "#]]);
+    assert!(story.core.login_since(None).unwrap().1.has_open_guest);
+}
+
 #[test]
 fn the_guest_without_a_record_may_do_everything_until_a_record_names_it() {
     let mut story = story();
