@@ -251,8 +251,9 @@ fn with_backlog(options: &str, messages: usize) -> (Single, Client) {
     (broker, client)
 }
 
-/// With the message above its own bound in memory, on the socket and in the core's step.
-const UNREAD_BOUND: usize = 96 * MIB;
+/// With the message above its own bound in memory, on the socket and in the core's step, and as much again for what the allocator
+/// keeps: what is not bounded takes hundreds.
+const UNREAD_BOUND: usize = 128 * MIB;
 
 #[test]
 fn a_consumer_that_does_not_read_is_dropped_and_its_messages_go_back() {
@@ -313,7 +314,8 @@ fn questions_whose_answers_nobody_reads_are_not_taken_for_ever() {
     let sent = send_until_it_stops(&mut stream, &octets, 256 * MIB);
     bystander.works();
     let grown = resident(&broker).saturating_sub(before);
-    assert!(grown < UNREAD_BOUND, "{} MiB after {} questions", grown / MIB, sent / question.len());
+    // An answer is a few octets on the wire, and some hundreds while it waits.
+    assert!(grown < UNREAD_BOUND + 64 * MIB, "{} MiB after {} questions", grown / MIB, sent / question.len());
     broker.await_metric("unread_connections_total", 1);
     bystander.works();
 }
