@@ -194,9 +194,9 @@ fn a_step_drops_a_bounded_number() {
     assert_eq!(dropped, [MAX_DROPPED_PER_STEP, 10]);
 }
 
-/// Not limited yet: what it drops is to be dead-lettered.
+/// The limit holds all the same; where dead letters go is in `dead_letters`.
 #[test]
-fn a_queue_with_a_dead_letter_exchange_drops_nothing() {
+fn a_queue_whose_dead_letter_exchange_is_not_there_drops_its_oldest() {
     let arguments = [limit("x-max-length", 1), ("x-dead-letter-exchange", text_value("dlx"))];
     let mut story = story();
     story.say(1, 1, [limited("a", &arguments)]).say(1, 1, publishes("a", 1..=3)).skip();
