@@ -36,7 +36,8 @@ impl Case {
             let facts = PodFacts { ready: true, ..pod(&format!("p{ordinal}"), &format!("c{ordinal}")) };
             scene.sight.handle_pod(&name(ordinal), facts);
         }
-        let cluster = validate(&object(), &Defaults { broker_image: "broker".into() }).unwrap().cluster;
+        let cluster =
+            validate(&object(), &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster;
         let workload = Workload { pods: 3, update_revision: Some("r1".into()), pods_refused: None };
         Self { scene, cluster, workload, problem: None, roll: RollStep::Done }
     }

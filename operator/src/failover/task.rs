@@ -16,7 +16,9 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, LastSwitchover, Timestamp, ValidatedCluster};
+use understudy_crds::{
+    BrokerClusterStatus, Durability, LastFailover, LastSwitchover, Promotion, Timestamp, ValidatedCluster,
+};
 use understudy_election::{
     Contact, Decision, FailoverReason, Force, Lease, LeaseTracker, Register, Spec, Stored, Timings, View, decide,
 };
@@ -34,7 +36,7 @@ use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
 use super::sight::Sight;
-use super::switchover::Switchover;
+use super::switchover::{Switchover, Why};
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::{self, CHANGES_EVERY};
 use understudy_proto::wire_identity;
@@ -53,9 +55,16 @@ const FORCED: &str = "Forced";
 const MAX_EVENTS_A_TURN: usize = 64;
 
 /// Ends when the registry drops the sender, or aborts it.
-pub(super) async fn run(client: Client, assignments: watch::Receiver<Assignment>) {
-    let mut task = Task::new(client, assignments);
+pub(super) async fn run(surroundings: Surroundings, assignments: watch::Receiver<Assignment>) {
+    let mut task = Task::new(surroundings, assignments);
     task.run().await;
+}
+
+/// What a task has beside its assignments.
+pub(super) struct Surroundings {
+    pub(super) client: Client,
+    pub(super) cordoned: watch::Receiver<BTreeSet<String>>,
+    pub(super) hold: watch::Sender<u8>,
 }
 
 /// A job that has ended.
@@ -82,6 +91,10 @@ pub(super) struct Task {
     pub(super) lease: KubernetesLease,
     pub(super) announcer: Announcer,
     pub(super) started: Instant,
+    /// Nodes that take no pods.
+    pub(super) cordoned: watch::Receiver<BTreeSet<String>>,
+    /// How many pods there must be, as far as this task knows: see [`Task::hold_pods`].
+    pub(super) hold: watch::Sender<u8>,
 
     pub(super) tracker: LeaseTracker,
     pub(super) sight: Sight,
@@ -115,7 +128,7 @@ pub(super) struct Task {
     pub(super) handing_over: Option<Duration>,
     pub(super) switchover: Switchover,
     /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
-    pub(super) moving_for: Option<&'static str>,
+    pub(super) moving_for: Option<Why>,
     pub(super) last_switchover: Option<LastSwitchover>,
     /// The annotation that is to go next.
     pub(super) removal: Option<Removal>,
@@ -129,7 +142,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    fn new(client: Client, mut assignments: watch::Receiver<Assignment>) -> Self {
+    fn new(surroundings: Surroundings, mut assignments: watch::Receiver<Assignment>) -> Self {
+        let Surroundings { client, cordoned, hold } = surroundings;
         let assignment = assignments.borrow_and_update().clone();
         let cluster = &assignment.target.cluster;
         let names = Names::of(&cluster.name);
@@ -146,6 +160,8 @@ impl Task {
             lease,
             announcer,
             started: Instant::now(),
+            cordoned,
+            hold,
             tracker: LeaseTracker::default(),
             sight,
             pods: BTreeMap::new(),
@@ -212,6 +228,7 @@ impl Task {
                     }
                     self.assignment = self.assignments.borrow_and_update().clone();
                 }
+                Ok(()) = self.cordoned.changed() => {}
                 () = sleep => {}
             }
         }
@@ -430,6 +447,7 @@ impl Task {
         self.publish_endpoint();
         self.adopt_lease();
         self.switch();
+        self.hold_pods();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -477,6 +495,11 @@ impl Task {
             processes_in_set: cluster.durability == Durability::Replicated,
             preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
             forced,
+            promotion: match cluster.promotion {
+                Promotion::Automatic => understudy_election::Promotion::Automatic,
+                Promotion::Manual => understudy_election::Promotion::Manual { to: self.switchover.named().cloned() },
+            },
+            fenced: cluster.orders.fenced.iter().map(|name| ReplicaName::new(name)).collect(),
         };
         let timings = Timings {
             lease_duration: cluster.failover.lease_duration,
