@@ -22,7 +22,7 @@ pub use spec::{
     UpdateStrategy, Users, WhatToDo, WhenUnsatisfiable,
 };
 pub use status::{
-    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, LastSwitchover, ReplicaRole,
+    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, FailoverRecord, LastSwitchover, ReplicaRole,
     ReplicaStatus, SwitchoverOutcome, Timestamp,
 };
 pub use validated::{

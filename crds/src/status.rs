@@ -46,7 +46,10 @@ pub struct BrokerClusterStatus {
     pub conditions: Vec<Condition>,
     /// The last change of primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_failover: Option<LastFailover>,
+    pub last_failover: Option<FailoverRecord>,
+    /// The last ten changes of primary, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failovers: Vec<FailoverRecord>,
     /// What became of the last request to move the role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_switchover: Option<LastSwitchover>,
@@ -152,10 +155,10 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// The last change of primary that the operator has seen.
+/// A change of primary that the operator has seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LastFailover {
+pub struct FailoverRecord {
     /// The pod that was the primary before, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
@@ -174,6 +177,19 @@ pub struct LastFailover {
     /// When the new one said that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving_at: Option<Timestamp>,
+    /// From the last that was heard of the old one until the operator decided, in milliseconds; absent, here and below, if it was
+    /// not the operator's doing or not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detect_ms: Option<i64>,
+    /// From the decision until the Lease named the new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elect_ms: Option<i64>,
+    /// From then until it served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote_ms: Option<i64>,
+    /// From then, too, until the Service led to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_ms: Option<i64>,
 }
 
 /// A request by annotation (`understudy.dev/switchover`, `understudy.dev/force-primary`) that the operator has answered.

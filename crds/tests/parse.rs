@@ -128,7 +128,6 @@ fn an_empty_spec_is_a_cluster_of_three() {
                 hibernated: false,
                 maintenance: false,
                 fenced: {},
-                promote: None,
             },
             preferred_primary: None,
             forced_recovery: None,
