@@ -20,7 +20,7 @@ const CALLED: [(&str, &str, &str); 24] = [
     ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
     ("understudy.dev", "brokerclusters/finalizers", "update"), // owner references, where that is enforced
-    ("apps", "statefulsets", "get list watch create patch"), // controller, dereference, apply
+    ("apps", "statefulsets", "get list watch create patch delete"), // controller, dereference, apply
     ("", "services", "get list watch create patch"),      // controller, apply
     ("", "serviceaccounts", "get list watch create patch"), // controller, apply
     ("", "secrets", "get list watch create patch"),       // controller, dereference, apply
