@@ -27,6 +27,7 @@ use understudy_record::{Epoch, Identity, ReplicaName};
 use super::Assignment;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
+use super::definitions::Import;
 use super::endpoint::PrimaryAddress;
 use super::history::{Change, History};
 use super::moves::Removal;
@@ -132,6 +133,7 @@ pub(super) struct Task {
     pub(super) removing: bool,
     pub(super) remove_after: Duration,
     pub(super) catch_ups: CatchUps,
+    pub(super) import: Import,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -188,6 +190,7 @@ impl Task {
             removing: false,
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
+            import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
             written,
             written_at: None,
@@ -278,6 +281,7 @@ impl Task {
                 tracing::debug!(cluster = %self.cluster().name, %name, ?how, why, "stream lost");
                 self.sight.handle_lost(&name, how, at);
             }
+            PeerEventKind::Administered(result) => self.handle_administered(result),
             PeerEventKind::HandedOver(result) => {
                 // Until the Lease shows it, or for a while if it failed.
                 self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER);
@@ -448,6 +452,7 @@ impl Task {
         self.adopt_lease();
         self.switch();
         self.hold_pods();
+        self.import_definitions();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -461,6 +466,7 @@ impl Task {
             self.handing_over,
             self.switchover.wakes_at(),
             Some(self.remove_after),
+            Some(self.import.wakes_at()),
         ];
         deadlines.into_iter().flatten().filter(|at| *at > now).min()
     }
