@@ -7,7 +7,7 @@ use understudy_protocol::{FieldTable, FieldValue};
 use crate::error::{Failure, malformed_table, precondition_failed};
 
 /// Largest expiry or TTL, in milliseconds: ten years.
-const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
+pub(crate) const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
 
 const HIGHEST_PRIORITY: i64 = 255;
 

@@ -32,8 +32,8 @@ use understudy_record::{
 };
 
 use crate::arguments::{
-    CACHE_PERSISTENCE, CACHE_SIZE, CACHE_TTL, DEDUPLICATION_HEADER, MESSAGE_DEDUPLICATION, assert_equivalent,
-    whole_or_text,
+    CACHE_PERSISTENCE, CACHE_SIZE, CACHE_TTL, DEDUPLICATION_HEADER, MAX_EXPIRY_MS, MESSAGE_DEDUPLICATION,
+    assert_equivalent, whole_or_text,
 };
 use crate::core::Core;
 use crate::effect::Outputs;
@@ -84,7 +84,7 @@ impl Passing {
     /// The exchange has a say, and lets the message pass.
     pub(crate) fn pass(&self, vhost: VhostId, exchange: &ShortStr, keys: &Keys, headers: &FieldTable) -> bool {
         let Some(key) = keys.key_of(headers) else { return true };
-        let is_known = keys.find(key, self.now_ms).is_some();
+        let is_known = keys.find(key, self.now_ms).next().is_some();
         if is_known || !self.exchanges.borrow_mut().insert((vhost, exchange.clone(), key)) {
             self.message.is_duplicate.set(true);
             return false;
@@ -94,11 +94,11 @@ impl Passing {
         true
     }
 
-    fn enter(&self, queue: &Queue, keys: &Keys, headers: &FieldTable) -> bool {
+    /// The queue has a say, and takes the message. `leaves`: whether that other message is as good as gone.
+    fn enter(&self, queue: &Queue, keys: &Keys, headers: &FieldTable, leaves: impl Fn(Index) -> bool) -> bool {
         let Some(key) = keys.key_of(headers) else { return true };
-        let is_known = keys
-            .find(key, self.now_ms)
-            .is_some_and(|place| keys.outlive_messages() || !self.leaving.borrow().contains(&(queue.id, Index(place))));
+        let stays = |index| !self.leaving.borrow().contains(&(queue.id, index)) && !leaves(index);
+        let is_known = keys.find(key, self.now_ms).any(|place| keys.outlive_messages() || stays(Index(place)));
         !is_known && self.queues.borrow_mut().insert((queue.id, key))
     }
 
@@ -137,7 +137,10 @@ impl Core {
         targets.retain(|id| {
             let Some(queue) = self.state.queues.get(id) else { return true };
             let Some(keys) = &queue.keys else { return true };
-            passing.enter(queue, keys, headers.get_or_init(|| headers_of(properties)))
+            // What is settled is written at the end of the step, and a letter when its turn comes.
+            let settled = self.settled.get(id);
+            let leaves = |index| settled.is_some_and(|settled| settled.dequeues(index)) || queue.is_condemned(index);
+            passing.enter(queue, keys, headers.get_or_init(|| headers_of(properties)), leaves)
         });
         targets.len() < before
     }
@@ -195,7 +198,7 @@ impl Core {
         };
         let keys = "how many keys are remembered";
         let size = number(CACHE_SIZE, MAX_CACHE_SIZE, keys)?;
-        let ttl = number(CACHE_TTL, i64::MAX.unsigned_abs(), "how many milliseconds a key is remembered")?;
+        let ttl = number(CACHE_TTL, MAX_EXPIRY_MS.unsigned_abs(), "how many milliseconds a key is remembered")?;
         if kind.is_some() && size.is_none() {
             return Err(invalid(
                 CACHE_SIZE,
@@ -246,9 +249,13 @@ pub(crate) fn assert_same_deduplication(
             "inequivalent arg '{MESSAGE_DEDUPLICATION}' for {object}: received '{received}' but current is '{current}'{cure}"
         )));
     }
-    let compared = [CACHE_SIZE, CACHE_TTL, DEDUPLICATION_HEADER];
-    let compared = compared.iter().filter(|_| received);
-    compared.into_iter().try_for_each(|name| assert_equivalent(name, received_table, current_table, object))
+    let number = |name: &str, table: &FieldTable| table.get(name).and_then(whole_or_text);
+    let differs = |name: &&'static str| match *name {
+        DEDUPLICATION_HEADER => true,
+        name => number(name, received_table) != number(name, current_table),
+    };
+    let mut compared = [CACHE_SIZE, CACHE_TTL, DEDUPLICATION_HEADER].into_iter().filter(|_| received).filter(differs);
+    compared.try_for_each(|name| assert_equivalent(name, received_table, current_table, object))
 }
 
 impl State {

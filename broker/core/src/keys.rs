@@ -1,7 +1,8 @@
 //! What a queue or an exchange remembers so that it knows a message again: the keys of messages, and for how long.
 //!
-//! Without a size, in queues alone, a key is there as long as its message; with one, the last so many keys are, each for its
-//! time to live at most, whatever becomes of the messages. This is replicated state: it changes by records alone, and what time
+//! Without a size, in queues alone, a key is there as long as its message: what is known follows from what is in the queue, where
+//! for a while two messages can have one key, when the first is about to leave. With a size the last so many keys are known, each
+//! for its time to live at most, whatever becomes of the messages. This is replicated state: it changes by records alone, and what time
 //! it is the last [`Record::Time`] has said. Whether a message is a duplicate only the primary asks, by its own clock; see
 //! [`crate::deduplication`].
 //!
@@ -11,15 +12,15 @@
 //!
 //! [`Record::Time`]: understudy_record::Record::Time
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use sha2::{Digest, Sha256};
 use understudy_protocol::{FieldTable, FieldValue};
 use understudy_record::{HeldKey, Index, MessageKey, ShortStr};
 
 use crate::arguments::{self, CACHE_SIZE, CACHE_TTL, DEDUPLICATION_HEADER};
-use crate::entry::Entry;
 
 /// Which header has the value, unless the arguments say.
 const DEFAULT_HEADER: &str = "x-deduplication-header";
@@ -53,12 +54,20 @@ struct Kept {
     expires_ms: u64,
 }
 
+/// Where a key is.
+#[derive(Debug)]
+struct Places {
+    one: u64,
+    /// Mostly there are none.
+    more: Option<Box<BTreeSet<u64>>>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Keys {
     rules: KeyRules,
     /// By the message's index, or a number that counts up: the oldest first.
     kept: BTreeMap<u64, Kept>,
-    places: HashMap<MessageKey, u64>,
+    places: HashMap<MessageKey, Places>,
     /// The sum of what each of them is as a number: the same on every replica.
     sum: u64,
 }
@@ -96,11 +105,12 @@ impl Keys {
         own.or(self.rules.ttl).map_or(0, |ttl| now_ms.saturating_add(ttl))
     }
 
-    /// Where the key is, if it is remembered at that time.
-    pub(crate) fn find(&self, key: MessageKey, now_ms: u64) -> Option<u64> {
-        let place = *self.places.get(&key)?;
-        let kept = self.kept.get(&place)?;
-        (kept.expires_ms == 0 || kept.expires_ms > now_ms).then_some(place)
+    /// Where the key is, as far as it is remembered at that time.
+    pub(crate) fn find(&self, key: MessageKey, now_ms: u64) -> impl Iterator<Item = u64> {
+        let places = self.places.get(&key).into_iter().flat_map(Places::all);
+        places.filter(move |place| {
+            self.kept.get(place).is_some_and(|kept| kept.expires_ms == 0 || kept.expires_ms > now_ms)
+        })
     }
 
     /// A message has come into the queue, by a record from whose time `now_ms` is.
@@ -118,10 +128,10 @@ impl Keys {
 
     /// `held`: above all that are here. The oldest go as far as there are too many, or they are due.
     fn add(&mut self, held: HeldKey, now_ms: u64) {
-        if let Some(former) = self.places.get(&held.key).copied() {
-            self.forget(former);
-        }
         if let Some(size) = self.rules.size {
+            if let Some(former) = self.places.get(&held.key).map(|places| places.one) {
+                self.forget(former);
+            }
             let due = |kept: &Kept| (1..=now_ms).contains(&kept.expires_ms);
             while let Some((first, kept)) = self.kept.first_key_value()
                 && (self.kept.len() >= size || due(kept))
@@ -134,10 +144,11 @@ impl Keys {
 
     /// One that somebody else's state had.
     pub(crate) fn put(&mut self, HeldKey { place, key, expires_ms }: HeldKey) {
-        if let Some(former) = self.places.insert(key, place) {
-            self.drop_kept(former);
+        self.forget(place);
+        match self.places.entry(key) {
+            Entry::Vacant(vacant) => _ = vacant.insert(Places { one: place, more: None }),
+            Entry::Occupied(known) => _ = known.into_mut().more.get_or_insert_default().insert(place),
         }
-        self.drop_kept(place);
         let kept = Kept { key, expires_ms };
         self.kept.insert(place, kept);
         self.sum = self.sum.wrapping_add(number_of(place, kept));
@@ -150,16 +161,12 @@ impl Keys {
         }
     }
 
-    fn drop_kept(&mut self, place: u64) -> Option<Kept> {
-        let kept = self.kept.remove(&place)?;
-        self.sum = self.sum.wrapping_sub(number_of(place, kept));
-        Some(kept)
-    }
-
     fn forget(&mut self, place: u64) {
-        let Some(Kept { key, .. }) = self.drop_kept(place) else { return };
-        if self.places.get(&key) == Some(&place) {
-            self.places.remove(&key);
+        let Some(kept) = self.kept.remove(&place) else { return };
+        self.sum = self.sum.wrapping_sub(number_of(place, kept));
+        let is_last = self.places.get_mut(&kept.key).is_some_and(|places| places.remove(place));
+        if is_last {
+            self.places.remove(&kept.key);
         }
     }
 
@@ -183,19 +190,40 @@ impl Keys {
         self.kept.get(&index.0).map(|kept| kept.key)
     }
 
-    pub(crate) fn assert_consistent<'a>(&self, entry: impl Fn(Index) -> Option<&'a Entry>) {
-        assert_eq!(self.kept.len(), self.places.len(), "each key has one place");
+    /// `holds`: whether the queue has that message.
+    pub(crate) fn assert_consistent(&self, holds: impl Fn(Index) -> bool) {
+        let places: usize = self.places.values().map(|places| places.all().count()).sum();
+        assert_eq!(self.kept.len(), places, "each key is where it is");
+        assert!(!self.outlive_messages() || places == self.places.len(), "each key is there once");
         let mut sum = 0_u64;
         for (place, kept) in &self.kept {
-            assert_eq!(self.places.get(&kept.key), Some(place), "a key's place");
-            assert!(
-                self.outlive_messages() || entry(Index(*place)).is_some(),
-                "the key of message {place}, which is gone"
-            );
+            let places = self.places.get(&kept.key);
+            assert!(places.is_some_and(|places| places.all().any(|other| other == *place)), "the place of a key");
+            assert!(self.outlive_messages() || holds(Index(*place)), "the key of message {place}, which is gone");
             sum = sum.wrapping_add(number_of(*place, *kept));
         }
         assert_eq!(self.sum, sum, "the sum of the keys");
         assert!(self.rules.size.is_none_or(|size| self.kept.len() <= size), "more keys than there may be");
+    }
+}
+
+impl Places {
+    fn all(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.one).chain(self.more.iter().flat_map(|more| more.iter().copied()))
+    }
+
+    /// Whether it was the last one.
+    fn remove(&mut self, place: u64) -> bool {
+        let Some(more) = &mut self.more else { return place == self.one };
+        if place == self.one {
+            self.one = more.pop_first().expect("there is no empty set of places");
+        } else {
+            more.remove(&place);
+        }
+        if more.is_empty() {
+            self.more = None;
+        }
+        false
     }
 }
 
@@ -253,12 +281,12 @@ mod tests {
     }
 
     fn has(keys: &Keys, key: i64, now_ms: u64) -> bool {
-        keys.find(keys.key_of(&headers(key)).unwrap(), now_ms).is_some()
+        keys.find(keys.key_of(&headers(key)).unwrap(), now_ms).next().is_some()
     }
 
     fn note(keys: &mut Keys, index: u64, key: i64, now_ms: u64) {
         keys.note(Index(index), &headers(key), now_ms);
-        keys.assert_consistent(|_| None);
+        keys.assert_consistent(|_| true);
     }
 
     #[test]
@@ -296,6 +324,16 @@ mod tests {
         assert_eq!(keys.len(), 2);
         keys.left(Index(3));
         assert!(!has(&keys, 1, 0) && has(&keys, 2, 0));
+        // Whichever of two goes first.
+        for (first, second) in [(6, 7), (7, 6)] {
+            note(&mut keys, 6, 1, 0);
+            note(&mut keys, 7, 1, 0);
+            keys.left(Index(first));
+            keys.assert_consistent(|index| index != Index(first));
+            assert!(has(&keys, 1, 0));
+            keys.left(Index(second));
+            assert!(!has(&keys, 1, 0));
+        }
         keys.left(Index(4));
         assert_eq!((keys.len(), keys.sum()), (0, 0));
     }

@@ -399,7 +399,7 @@ impl Queue {
     /// The counts agree with the messages.
     pub(crate) fn assert_consistent(&self) {
         self.lanes().for_each(Lane::assert_consistent);
-        self.keys.iter().for_each(|keys| keys.assert_consistent(|index| self.entry(index)));
+        self.keys.iter().for_each(|keys| keys.assert_consistent(|index| self.contains(index)));
         assert_eq!(self.unacked(), self.unacked_indexes().len(), "unacked of queue {}", self.id);
         self.assert_ahead_consistent();
     }

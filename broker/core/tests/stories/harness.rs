@@ -304,6 +304,10 @@ impl Story {
         self.store = other.store.clone();
     }
 
+    pub(crate) fn store(&self) -> Store {
+        self.store.clone()
+    }
+
     /// Of a step that was no client's.
     pub(crate) fn take_outputs(&mut self, out: Outputs) {
         self.write_down(out);
