@@ -14,8 +14,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 use sha2::{Digest, Sha256};
 use understudy_protocol::{FieldTable, FieldValue};
 use understudy_record::{HeldKey, Index, MessageKey, ShortStr};
@@ -54,27 +52,20 @@ struct Kept {
     expires_ms: u64,
 }
 
-/// Where a key is.
-#[derive(Debug)]
-struct Places {
-    one: u64,
-    /// Mostly there are none.
-    more: Option<Box<BTreeSet<u64>>>,
-}
-
 #[derive(Debug)]
 pub(crate) struct Keys {
     rules: KeyRules,
     /// By the message's index, or a number that counts up: the oldest first.
     kept: BTreeMap<u64, Kept>,
-    places: HashMap<MessageKey, Places>,
+    /// The same by key.
+    places: BTreeSet<(MessageKey, u64)>,
     /// The sum of what each of them is as a number: the same on every replica.
     sum: u64,
 }
 
 impl Keys {
     pub(crate) fn new(rules: KeyRules) -> Self {
-        Self { rules, kept: BTreeMap::new(), places: HashMap::new(), sum: 0 }
+        Self { rules, kept: BTreeMap::new(), places: BTreeSet::new(), sum: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -107,7 +98,7 @@ impl Keys {
 
     /// Where the key is, as far as it is remembered at that time.
     pub(crate) fn find(&self, key: MessageKey, now_ms: u64) -> impl Iterator<Item = u64> {
-        let places = self.places.get(&key).into_iter().flat_map(Places::all);
+        let places = self.places.range((key, 0)..=(key, u64::MAX)).map(|(_, place)| *place);
         places.filter(move |place| {
             self.kept.get(place).is_some_and(|kept| kept.expires_ms == 0 || kept.expires_ms > now_ms)
         })
@@ -122,16 +113,15 @@ impl Keys {
 
     /// A message has passed the exchange.
     pub(crate) fn pass(&mut self, key: MessageKey, expires_ms: u64, now_ms: u64) {
-        let place = self.kept.last_key_value().map_or(0, |(last, _)| *last) + 1;
+        let place = self.kept.last_key_value().map_or(1, |(last, _)| last.saturating_add(1));
         self.add(HeldKey { place, key, expires_ms }, now_ms);
     }
 
     /// `held`: above all that are here. The oldest go as far as there are too many, or they are due.
     fn add(&mut self, held: HeldKey, now_ms: u64) {
         if let Some(size) = self.rules.size {
-            if let Some(former) = self.places.get(&held.key).map(|places| places.one) {
-                self.forget(former);
-            }
+            let former = self.find(held.key, 0).next();
+            former.into_iter().for_each(|former| self.forget(former));
             let due = |kept: &Kept| (1..=now_ms).contains(&kept.expires_ms);
             while let Some((first, kept)) = self.kept.first_key_value()
                 && (self.kept.len() >= size || due(kept))
@@ -145,10 +135,7 @@ impl Keys {
     /// One that somebody else's state had.
     pub(crate) fn put(&mut self, HeldKey { place, key, expires_ms }: HeldKey) {
         self.forget(place);
-        match self.places.entry(key) {
-            Entry::Vacant(vacant) => _ = vacant.insert(Places { one: place, more: None }),
-            Entry::Occupied(known) => _ = known.into_mut().more.get_or_insert_default().insert(place),
-        }
+        self.places.insert((key, place));
         let kept = Kept { key, expires_ms };
         self.kept.insert(place, kept);
         self.sum = self.sum.wrapping_add(number_of(place, kept));
@@ -164,10 +151,7 @@ impl Keys {
     fn forget(&mut self, place: u64) {
         let Some(kept) = self.kept.remove(&place) else { return };
         self.sum = self.sum.wrapping_sub(number_of(place, kept));
-        let is_last = self.places.get_mut(&kept.key).is_some_and(|places| places.remove(place));
-        if is_last {
-            self.places.remove(&kept.key);
-        }
+        self.places.remove(&(kept.key, place));
     }
 
     /// The message has left the queue.
@@ -178,7 +162,7 @@ impl Keys {
     }
 
     pub(crate) fn clear(&mut self) {
-        (self.kept, self.places, self.sum) = (BTreeMap::new(), HashMap::new(), 0);
+        (self.kept, self.places, self.sum) = (BTreeMap::new(), BTreeSet::new(), 0);
     }
 
     /// Oldest first.
@@ -192,38 +176,17 @@ impl Keys {
 
     /// `holds`: whether the queue has that message.
     pub(crate) fn assert_consistent(&self, holds: impl Fn(Index) -> bool) {
-        let places: usize = self.places.values().map(|places| places.all().count()).sum();
-        assert_eq!(self.kept.len(), places, "each key is where it is");
-        assert!(!self.outlive_messages() || places == self.places.len(), "each key is there once");
+        assert_eq!(self.kept.len(), self.places.len(), "each key is where it is");
+        let is_twice = self.places.iter().zip(self.places.iter().skip(1)).any(|((one, _), (next, _))| one == next);
+        assert!(!self.outlive_messages() || !is_twice, "each key is there once");
         let mut sum = 0_u64;
         for (place, kept) in &self.kept {
-            let places = self.places.get(&kept.key);
-            assert!(places.is_some_and(|places| places.all().any(|other| other == *place)), "the place of a key");
+            assert!(self.places.contains(&(kept.key, *place)), "the place of a key");
             assert!(self.outlive_messages() || holds(Index(*place)), "the key of message {place}, which is gone");
             sum = sum.wrapping_add(number_of(*place, *kept));
         }
         assert_eq!(self.sum, sum, "the sum of the keys");
         assert!(self.rules.size.is_none_or(|size| self.kept.len() <= size), "more keys than there may be");
-    }
-}
-
-impl Places {
-    fn all(&self) -> impl Iterator<Item = u64> {
-        std::iter::once(self.one).chain(self.more.iter().flat_map(|more| more.iter().copied()))
-    }
-
-    /// Whether it was the last one.
-    fn remove(&mut self, place: u64) -> bool {
-        let Some(more) = &mut self.more else { return place == self.one };
-        if place == self.one {
-            self.one = more.pop_first().expect("there is no empty set of places");
-        } else {
-            more.remove(&place);
-        }
-        if more.is_empty() {
-            self.more = None;
-        }
-        false
     }
 }
 
