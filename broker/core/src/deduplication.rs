@@ -44,76 +44,84 @@ use crate::state::{ApplyError, State};
 use crate::vhost::Vhost;
 use crate::{DEDUPLICATION_SINCE, MAX_CACHE_SIZE, SEEN_PER_RECORD};
 
-/// Messages that are decided about in one go.
+/// Messages that are decided about in one go. Mostly there is nothing to say of them, and nothing to allocate.
 #[derive(Debug, Default)]
 pub(crate) struct Passing {
     now_ms: u64,
+    said: OnceCell<Box<Said>>,
+}
+
+#[derive(Debug, Default)]
+struct Said {
     exchanges: RefCell<BTreeSet<(VhostId, ShortStr, MessageKey)>>,
     queues: RefCell<BTreeSet<(QueueId, MessageKey)>>,
     /// Messages that leave their queues.
     leaving: RefCell<BTreeSet<(QueueId, Index)>>,
     /// Of the message that is being routed.
-    message: Passed,
-    /// Of those that have reached no queue.
-    orphans: RefCell<Vec<SeenKey>>,
-}
-
-/// What exchanges that drop duplicates have done with a message.
-#[derive(Debug, Default)]
-struct Passed {
     seen: RefCell<Vec<SeenKey>>,
+    /// An exchange has dropped that one.
     is_duplicate: Cell<bool>,
+    /// Of messages that have reached no queue.
+    orphans: RefCell<Vec<SeenKey>>,
 }
 
 impl Passing {
     /// `now_ms`: since 1970, by the primary's clock.
     pub(crate) fn at(now_ms: u64) -> Self {
-        Self { now_ms, ..Self::default() }
+        Self { now_ms, said: OnceCell::new() }
+    }
+
+    fn said(&self) -> &Said {
+        self.said.get_or_init(Box::default)
     }
 
     /// The message leaves its queue with those that come.
     pub(crate) fn leave(&self, queue: QueueId, index: Index) {
-        self.leaving.borrow_mut().insert((queue, index));
+        self.said().leaving.borrow_mut().insert((queue, index));
     }
 
     /// It does not.
     pub(crate) fn stay(&self, queue: QueueId, index: Index) {
-        self.leaving.borrow_mut().remove(&(queue, index));
+        self.said().leaving.borrow_mut().remove(&(queue, index));
     }
 
     /// The exchange has a say, and lets the message pass.
     pub(crate) fn pass(&self, vhost: VhostId, exchange: &ShortStr, keys: &Keys, headers: &FieldTable) -> bool {
         let Some(key) = keys.key_of(headers) else { return true };
         let is_known = keys.find(key, self.now_ms).next().is_some();
-        if is_known || !self.exchanges.borrow_mut().insert((vhost, exchange.clone(), key)) {
-            self.message.is_duplicate.set(true);
+        let said = self.said();
+        if is_known || !said.exchanges.borrow_mut().insert((vhost, exchange.clone(), key)) {
+            said.is_duplicate.set(true);
             return false;
         }
-        let (exchange, expires_ms) = (exchange.detached(), keys.expiry(headers, self.now_ms));
-        self.message.seen.borrow_mut().push(SeenKey { vhost, exchange, key, expires_ms });
+        let expires_ms = keys.expiry(headers, self.now_ms);
+        said.seen.borrow_mut().push(SeenKey { vhost, exchange: exchange.clone(), key, expires_ms });
         true
     }
 
     /// The queue has a say, and takes the message. `leaves`: whether that other message is as good as gone.
     fn enter(&self, queue: &Queue, keys: &Keys, headers: &FieldTable, leaves: impl Fn(Index) -> bool) -> bool {
         let Some(key) = keys.key_of(headers) else { return true };
-        let stays = |index| !self.leaving.borrow().contains(&(queue.id, index)) && !leaves(index);
+        let said = self.said();
+        let stays = |index| !said.leaving.borrow().contains(&(queue.id, index)) && !leaves(index);
         let is_known = keys.find(key, self.now_ms).any(|place| keys.outlive_messages() || stays(Index(place)));
-        !is_known && self.queues.borrow_mut().insert((queue.id, key))
+        !is_known && said.queues.borrow_mut().insert((queue.id, key))
     }
 
     /// What the message that was routed leaves at exchanges, and whether one of them has dropped it.
     pub(crate) fn passed(&self) -> (Vec<SeenKey>, bool) {
-        (self.message.seen.take(), self.message.is_duplicate.take())
+        self.said.get().map_or((Vec::new(), false), |said| (said.seen.take(), said.is_duplicate.take()))
     }
 
     /// A message has reached no queue.
     pub(crate) fn orphan(&self, seen: Vec<SeenKey>) {
-        self.orphans.borrow_mut().extend(seen);
+        if !seen.is_empty() {
+            self.said().orphans.borrow_mut().extend(seen);
+        }
     }
 
     pub(crate) fn orphans(&self) -> Vec<SeenKey> {
-        self.orphans.take()
+        self.said.get().map_or_else(Vec::new, |said| said.orphans.take())
     }
 }
 

@@ -222,8 +222,9 @@ impl State {
             #[cfg(feature = "made-up-version")]
             Record::MadeUp { .. } => {}
         }
-        let brings = !matches!(record, Record::Seen { .. } | Record::Staged { .. } | Record::StagedHere { .. });
-        if brings && !self.seen.is_empty() {
+        if !self.seen.is_empty()
+            && !matches!(record, Record::Seen { .. } | Record::Staged { .. } | Record::StagedHere { .. })
+        {
             self.remember_seen();
         }
         if is_topology(record) {
