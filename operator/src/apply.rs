@@ -32,6 +32,10 @@ pub struct Workload {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    #[error(
+        "cannot {verb} {kind} {name}: this cluster has no such kind; install what defines it, or leave it out of the spec"
+    )]
+    NoSuchKind { verb: &'static str, kind: String, name: String },
     #[error("cannot {verb} {kind} {name}: {source}")]
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
     #[error("{kind} {name} exists and belongs to something else ({owner}): rename the cluster, or remove that object")]
@@ -57,7 +61,8 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
         let (outcome, live) = apply_one(client, cluster, prepared).await?;
         written += u32::from(outcome == Outcome::Written);
         if let (Some(live), "StatefulSet") = (live, prepared.resource.kind.as_str()) {
-            workload = read_workload(live, &set_name)?;
+            let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: set_name.clone(), source };
+            workload = read_workload(serde_json::from_value(live).map_err(decode)?);
         }
     }
     for (claim, size) in &built.claims_to_grow {
@@ -69,6 +74,11 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
     }
     crate::metrics::OBJECTS_WRITTEN.inc_by(u64::from(written));
     Ok(Applied { tls: built.tls, workload })
+}
+
+/// What [`apply`] would return if it changed nothing: for a cluster whose reconciliation is paused.
+pub(crate) fn leave_alone(built: Built, set: Option<StatefulSet>) -> Applied {
+    Applied { tls: built.tls, workload: set.map(read_workload).unwrap_or_default() }
 }
 
 async fn apply_one(
@@ -88,7 +98,11 @@ async fn apply_one(
     };
     let live = api.get_opt(name).await.map_err(failed("read"))?;
     if let Some(live) = &live {
-        check_owner(cluster, prepared, live)?;
+        match check_owner(cluster, prepared, live) {
+            // Somebody else's of that name is nothing of ours to remove.
+            Err(_) if *mode == Mode::Absent => return Ok((Outcome::Unchanged, None)),
+            checked => checked?,
+        }
     }
     match (mode, live) {
         (Mode::Absent, None) => Ok((Outcome::Unchanged, None)),
@@ -115,7 +129,14 @@ async fn apply_one(
                 return Ok((Outcome::Unchanged, Some(live)));
             }
             let params = PatchParams::apply(FIELD_MANAGER).force();
-            let applied = api.patch(name, &params, &Patch::Apply(&desired)).await.map_err(failed("apply"))?;
+            let applied = match api.patch(name, &params, &Patch::Apply(&desired)).await {
+                // An apply makes what is not there: only its kind can be missing.
+                Err(kube::Error::Api(status)) if status.code == 404 && !status.message.contains("namespaces") => {
+                    let (kind, name) = (resource.kind.clone(), name.clone());
+                    return Err(ApplyError::NoSuchKind { verb: "apply", kind, name });
+                }
+                applied => applied.map_err(failed("apply"))?,
+            };
             Ok((Outcome::Written, Some(encode(prepared, &applied)?)))
         }
     }
@@ -165,17 +186,11 @@ fn undecodable(prepared: &Prepared, source: serde_json::Error) -> ApplyError {
     ApplyError::Decode { kind: prepared.resource.kind.clone(), name: prepared.name.clone(), source }
 }
 
-fn read_workload(live: Value, name: &str) -> Result<Workload, ApplyError> {
-    let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: name.to_owned(), source };
-    let set: StatefulSet = serde_json::from_value(live).map_err(decode)?;
+fn read_workload(set: StatefulSet) -> Workload {
     let seen = set.status.as_ref().and_then(|status| status.observed_generation);
     let current = seen.is_some() && seen == set.metadata.generation;
     let status = set.status.unwrap_or_default();
-    Ok(Workload {
-        pods: status.replicas,
-        update_revision: status.update_revision.filter(|_| current),
-        pods_refused: None,
-    })
+    Workload { pods: status.replicas, update_revision: status.update_revision.filter(|_| current), pods_refused: None }
 }
 
 async fn grow(client: &Client, namespace: &str, claim: &str, size: &str) -> Result<(), ApplyError> {

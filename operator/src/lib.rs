@@ -19,8 +19,6 @@ mod http;
 mod metrics;
 pub mod names;
 pub mod status;
-#[cfg(test)]
-mod status_tests;
 pub mod validate;
 mod watch_retry;
 
