@@ -356,7 +356,10 @@ impl Vhost {
     }
 }
 
-fn pieces(of: KeyedBy, keys: &Keys) -> Vec<BasePiece> {
-    let held: Vec<HeldKey> = keys.held().collect();
-    held.chunks(SEEN_PER_RECORD).map(|keys| BasePiece::Keys { of: of.clone(), keys: keys.to_vec() }).collect()
+fn pieces(of: KeyedBy, keys: &Keys) -> impl Iterator<Item = BasePiece> {
+    let mut held = keys.held();
+    std::iter::from_fn(move || {
+        let keys: Vec<HeldKey> = held.by_ref().take(SEEN_PER_RECORD).collect();
+        (!keys.is_empty()).then(|| BasePiece::Keys { of: of.clone(), keys })
+    })
 }

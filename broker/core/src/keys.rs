@@ -197,7 +197,8 @@ fn number_of(place: u64, kept: Kept) -> u64 {
         let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         value ^ (value >> 31)
     };
-    let [low, high] = [kept.key.0 as u64, (kept.key.0 >> 64) as u64];
+    let key = u128::from_be_bytes(kept.key.0);
+    let [low, high] = [key as u64, (key >> 64) as u64];
     mix(mix(mix(mix(place.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ low) ^ high) ^ kept.expires_ms)
 }
 
@@ -219,8 +220,7 @@ fn key_of(value: &FieldValue) -> Option<MessageKey> {
         number => hash.update([&b"i"[..], &i128::from(number.as_int()?).to_be_bytes()].concat()),
     }
     let hash = hash.finalize();
-    let first = hash.first_chunk().expect("a SHA-256 has 32 octets");
-    Some(MessageKey(u128::from_be_bytes(*first)))
+    Some(MessageKey(*hash.first_chunk().expect("a SHA-256 has 32 octets")))
 }
 
 #[cfg(test)]
@@ -270,8 +270,8 @@ mod tests {
             assert_eq!(key_of(&none), None, "{none:?}");
         }
         // It stands in logs.
-        assert_eq!(key_of(&text("a")), Some(MessageKey(KEY_OF_A)));
-        assert_eq!(key_of(&FieldValue::I8(-1)), Some(MessageKey(KEY_OF_MINUS_ONE)));
+        assert_eq!(key_of(&text("a")), Some(MessageKey(KEY_OF_A.to_be_bytes())));
+        assert_eq!(key_of(&FieldValue::I8(-1)), Some(MessageKey(KEY_OF_MINUS_ONE.to_be_bytes())));
     }
 
     /// The first halves of the SHA-256 of `sa`, and of `i` and sixteen octets 255.

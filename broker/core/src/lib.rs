@@ -177,11 +177,11 @@ pub const ADMINISTRATION_SINCE: u32 = 3;
 /// The version of the cluster from which on queues and exchanges drop duplicates. Replicas before it do not know their records.
 pub const DEDUPLICATION_SINCE: u32 = 3;
 
-/// The largest `x-cache-size`: so many keys take about 100 MB, and a checkpoint lists them in one go, in some milliseconds.
+/// The largest `x-cache-size`: so many keys take about 110 MB, and a checkpoint lists them in one go, in some tens of milliseconds.
 pub const MAX_CACHE_SIZE: u64 = 1_000_000;
 
 /// What a key that is remembered takes in memory, in bytes, about.
-pub const KEY_BYTES: u64 = 100;
+pub const KEY_BYTES: u64 = 110;
 
 /// Keys in one record or piece: with the longest names of exchanges far below a frame's bound.
 pub const SEEN_PER_RECORD: usize = 4096;

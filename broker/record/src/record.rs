@@ -257,7 +257,7 @@ pub enum BasePiece {
 
 /// By what a message is known again: 128 bits made from a header's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MessageKey(pub u128);
+pub struct MessageKey(pub [u8; 16]);
 
 /// A key that passed an exchange which drops what it has seen.
 #[derive(Clone, Debug, PartialEq, Eq)]

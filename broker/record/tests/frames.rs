@@ -160,7 +160,7 @@ fn record() -> impl Strategy<Value = Record> {
 }
 
 fn seen() -> impl Strategy<Value = SeenKey> {
-    (index(), short(), any::<u128>(), any::<u64>()).prop_map(|(vhost, exchange, key, expires_ms)| SeenKey {
+    (index(), short(), any::<[u8; 16]>(), any::<u64>()).prop_map(|(vhost, exchange, key, expires_ms)| SeenKey {
         vhost: VhostId(vhost),
         exchange,
         key: MessageKey(key),
@@ -170,7 +170,7 @@ fn seen() -> impl Strategy<Value = SeenKey> {
 
 fn keys() -> impl Strategy<Value = BasePiece> {
     let of = prop_oneof![queue().prop_map(KeyedBy::Queue), short().prop_map(KeyedBy::Exchange)];
-    let held = (any::<u64>(), any::<u128>(), any::<u64>());
+    let held = (any::<u64>(), any::<[u8; 16]>(), any::<u64>());
     let held = held.prop_map(|(place, key, expires_ms)| HeldKey { place, key: MessageKey(key), expires_ms });
     (of, vec(held, 0..9)).prop_map(|(of, keys)| BasePiece::Keys { of, keys })
 }

@@ -821,7 +821,7 @@ fn scrub() {
 }
 
 fn key() -> MessageKey {
-    MessageKey(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff)
+    MessageKey(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes())
 }
 
 #[test]

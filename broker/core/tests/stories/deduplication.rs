@@ -112,6 +112,20 @@ fn a_queue_drops_what_has_the_key_of_a_message_in_it() {
     assert_eq!(story.core.remembered_keys(), 2);
 }
 
+#[test]
+fn the_parts_of_a_large_duplicate_are_dropped() {
+    let mut story = story();
+    story.say(1, 1, [knowing("a", &[]), select(), part("la"), keyed("a", "k", "rge")]).skip();
+    story.say(1, 1, [part("du"), part("pli"), keyed("a", "k", "cate")]).expect(expect![[r#"
+        log 4 part 'du'
+        log 5 part 'pli'
+        log 6 discard 4 5
+        1/1 > confirm 2
+    "#]]);
+    assert_eq!((story.core.parts(), story.core.unclaimed_parts().len()), (1, 0));
+    assert_eq!(story.replica().replicated_text(), story.core.replicated_text());
+}
+
 /// An acknowledgement is written at the end of the step, a dead letter when its turn comes; its client has done its part.
 #[test]
 fn who_settles_a_message_may_publish_it_again_at_once() {

@@ -231,7 +231,7 @@ pub(crate) fn alter(pieces: &mut Vec<BasePiece>, whichever: usize) -> Option<()>
             let at = place(&keys)?;
             let BasePiece::Keys { keys, .. } = &mut pieces[at] else { return None };
             let which = whichever / 72 % keys.len();
-            keys[which].key.0 ^= 1;
+            keys[which].key.0[0] ^= 1;
         }
         change => {
             let at = held()?;
