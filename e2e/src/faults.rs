@@ -79,7 +79,6 @@ impl Drop for Outage {
 }
 
 /// A node that takes no pods, as before it is drained.
-#[derive(Debug)]
 pub struct Cordon {
     client: Client,
     node: String,

@@ -27,9 +27,9 @@ pub enum Goal {
 impl Goal {
     fn limit(self) -> Option<Duration> {
         match self {
-            Self::KilledProcess => Some(Duration::from_secs(2)),
-            Self::LostNode => Some(Duration::from_secs(5)),
-            Self::Switchover => Some(Duration::from_secs(2)),
+            Self::KilledProcess => Some(Duration::from_secs(1)),
+            Self::LostNode => Some(Duration::from_secs(4)),
+            Self::Switchover => Some(Duration::from_secs(1)),
             Self::None => None,
         }
     }
