@@ -92,6 +92,10 @@ impl FakeApi {
         self.state.lock().unwrap().texts.insert(path.to_owned(), text.to_owned());
     }
 
+    pub(crate) fn remove(&self, path: &str) {
+        self.state.lock().unwrap().objects.remove(path);
+    }
+
     pub(crate) fn object(&self, path: &str) -> Option<Value> {
         self.state.lock().unwrap().objects.get(path).cloned()
     }
@@ -188,7 +192,8 @@ impl State {
 fn is_collection(path: &str) -> bool {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let after = if parts[0] == "api" { 2 } else { 3 };
-    parts.len().saturating_sub(after) % 2 == 1
+    // A log is a part of a pod, not a collection.
+    parts.len().saturating_sub(after) % 2 == 1 && parts.last() != Some(&"log")
 }
 
 /// RFC 7386.

@@ -228,7 +228,7 @@ pub(crate) struct PerfOptions {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=1000))]
     pub(crate) consumers: u16,
     /// Bytes of a message
-    #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(16..=64 << 20))]
+    #[arg(long, value_name = "BYTES", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(understudy_bench::MIN_MESSAGE_BYTES as i64..=64 << 20))]
     pub(crate) size: u32,
     /// Seconds, with one of warm-up
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]

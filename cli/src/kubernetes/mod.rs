@@ -88,11 +88,6 @@ pub(crate) fn resource() -> ApiResource {
     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(GROUP, VERSION, KIND), PLURAL)
 }
 
-/// Selects a cluster's pods, and no others.
-pub(crate) fn pods_of(cluster: &str) -> ListParams {
-    ListParams::default().labels(&format!("app.kubernetes.io/name=understudy,app.kubernetes.io/instance={cluster}"))
-}
-
 #[cfg(test)]
 mod tests {
     use crate::fake_api::{FakeApi, cluster_path};

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use crate::arguments::StatusOptions;
 use crate::kubernetes::Kubernetes;
+pub(crate) use kubernetes::summarize;
 pub(crate) use local::ask_all;
 pub(crate) use summary::columns;
 pub(crate) use tree::View;

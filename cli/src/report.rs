@@ -1,3 +1,0 @@
-pub(crate) async fn run(_: crate::arguments::ReportOptions) -> anyhow::Result<std::process::ExitCode> {
-    anyhow::bail!("not yet")
-}
