@@ -1,11 +1,12 @@
 //! For tests: an API server of a few lines. It keeps objects by path, knows read, list, create, merge patch (with a version to
 //! meet) and delete, answers some paths with plain text, and lets a test play the operator after each write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response, StatusCode};
+use k8s_openapi::api::rbac::v1::Role;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -15,6 +16,8 @@ use crate::kubernetes::Kubernetes;
 
 pub(crate) const NAMESPACE: &str = "shop";
 
+/// Group, resource (with its subresource), verb.
+type Grant = (String, String, String);
 type Reaction = Box<dyn FnMut(&str, &mut Value) + Send>;
 
 #[derive(Clone, Default)]
@@ -114,6 +117,17 @@ impl FakeApi {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
 
+    /// The first thing that was asked and that the Role of the documentation does not allow; things outside the namespace apart.
+    pub(crate) fn first_not_granted(&self) -> Option<String> {
+        let granted = granted();
+        let requests = self.state.lock().unwrap().requests.clone();
+        let here = format!("/namespaces/{NAMESPACE}/");
+        requests
+            .into_iter()
+            .filter(|request| request.contains(&here))
+            .find(|request| !granted.contains(&grant(request)))
+    }
+
     /// The writes among those.
     pub(crate) fn take_writes(&self) -> Vec<String> {
         self.take_requests().into_iter().filter(|request| !request.starts_with("GET")).collect()
@@ -186,6 +200,43 @@ impl State {
         }
         (StatusCode::OK, answer)
     }
+}
+
+/// What the Role in the documentation allows.
+fn granted() -> BTreeSet<Grant> {
+    let text = include_str!("../../docs/kubectl.md");
+    let role = text.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
+    let role: Role = serde_yaml::from_str(role).unwrap();
+    let mut granted = BTreeSet::new();
+    for rule in role.rules.unwrap() {
+        for group in rule.api_groups.iter().flatten() {
+            for resource in rule.resources.iter().flatten() {
+                granted.extend(rule.verbs.iter().map(|verb| (group.clone(), resource.clone(), verb.clone())));
+            }
+        }
+    }
+    granted
+}
+
+/// What a request needs.
+fn grant(request: &str) -> Grant {
+    let (method, path) = request.split_once(' ').unwrap();
+    let path = path.split('?').next().unwrap();
+    let (api, rest) = path.split_once(&format!("/namespaces/{NAMESPACE}/")).unwrap();
+    let group = api.strip_prefix("/apis/").map_or("", |api| api.split('/').next().unwrap());
+    let mut parts = rest.split('/');
+    let resource = parts.next().unwrap();
+    let (name, part) = (parts.next(), parts.next());
+    let verb = match (method, name) {
+        ("GET", None) => "list",
+        ("GET", Some(_)) => "get",
+        ("PATCH", _) => "patch",
+        ("POST", _) => "create",
+        ("DELETE", _) => "delete",
+        other => panic!("{other:?}"),
+    };
+    let resource = part.map_or_else(|| resource.to_owned(), |part| format!("{resource}/{part}"));
+    (group.to_owned(), resource, verb.to_owned())
 }
 
 /// Paths of objects have an even number of parts after the group and version; `/api/v1/namespaces/shop/pods` is none.

@@ -285,6 +285,7 @@ mod tests {
         assert_eq!(backups, "[orders-1] one of 1\n[orders-1] two of 1\n[orders-2] one of 2\n[orders-2] two of 2\n");
         let all = shown(&api, plan(RoleChoice::All, true)).await;
         assert!(all.starts_with("[orders-0] 2026-01-02T03:04:00.5Z one of 0\n") && all.lines().count() == 6, "{all}");
+        assert_eq!(api.first_not_granted(), None);
         api.take_requests();
         shown(&api, Plan { tail: Some(7), previous: true, ..plan(RoleChoice::Primary, false) }).await;
         let asked = api.take_requests().pop().unwrap();

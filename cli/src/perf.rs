@@ -305,6 +305,7 @@ mod tests {
             let (text, outcome) = said(&api, "perf orders --duration 5").await;
             assert_eq!(text, "confirmed 70000 msg/s\n");
             assert_eq!(format!("{:?}", outcome.unwrap()), format!("{code:?}"));
+            assert_eq!(api.first_not_granted(), None);
             let writes = api.take_writes();
             assert!(writes[0].starts_with("POST /apis/batch/v1/namespaces/shop/jobs"), "{writes:?}");
             assert!(writes[1].starts_with("DELETE /apis/batch/v1/namespaces/shop/jobs/orders-perf-"), "{writes:?}");
@@ -412,6 +413,7 @@ mod tests {
                     seccompProfile:
                       type: RuntimeDefault
               ttlSecondsAfterFinished: 600
-        "#]].assert_eq(&text.replace(name, "NAME"));
+        "#]]
+        .assert_eq(&text.replace(name, "NAME"));
     }
 }

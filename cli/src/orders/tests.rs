@@ -56,6 +56,7 @@ async fn every_order_by_its_annotation_and_twice_as_once() {
         let first = said(&api, order.clone(), ORDER).await;
         assert!(first.starts_with(text) && !first.contains("already"), "{first}");
         assert_eq!(annotations(&api)[format!("understudy.dev/{annotation}")].as_str(), value, "{order:?}");
+        assert_eq!(api.first_not_granted(), None);
         assert_eq!(api.take_writes().len(), 1, "{order:?}");
         let second = said(&api, order.clone(), ORDER).await;
         assert_eq!(second, format!("{first} already"));

@@ -98,7 +98,9 @@ fn unpacked(bundle: &Bundle) -> BTreeMap<String, String> {
 
 #[tokio::test]
 async fn a_secret_that_stands_everywhere_is_nowhere_in_the_bundle() {
-    let bundle = bundle(&planted()).await;
+    let api = planted();
+    let bundle = bundle(&api).await;
+    assert_eq!(api.first_not_granted(), None);
     let files = unpacked(&bundle);
     assert_eq!(bundle.problems, Vec::<String>::new());
     let expected = [

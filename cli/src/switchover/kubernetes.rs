@@ -110,6 +110,7 @@ fn what_may_be_lost(seen: &Seen, pod: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_api::FakeApi;
 
     fn seen() -> Seen {
         let object = json!({
@@ -146,5 +147,48 @@ mod tests {
         }
         assert!(what_may_be_lost(&seen(), "orders-0").contains("what orders-4 has is not known"));
         assert!(what_may_be_lost(&seen(), "orders-4").contains("is not known"));
+    }
+
+    /// An operator that hands over, or refuses, as soon as it is asked.
+    fn answer(outcome: &'static str) -> impl FnMut(&str, &mut Value) + Send {
+        move |_, cluster| {
+            let annotations = cluster["metadata"]["annotations"].as_object_mut().unwrap();
+            let Some(to) = annotations.remove(SWITCHOVER_ANNOTATION) else { return };
+            if outcome == "Done" {
+                cluster["status"]["primary"] = to.clone();
+            }
+            let answer = json!({"to": to, "outcome": outcome, "message": "as asked", "gapMs": 12, "at": "now"});
+            cluster["status"]["lastSwitchover"] = answer;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_role_is_handed_over_once() {
+        let api = FakeApi::with_cluster("orders");
+        api.react(answer("Done"));
+        let outcome = switchover(&api.kubernetes(), None, None).await.unwrap();
+        assert_eq!((outcome.primary.as_str(), outcome.moved, outcome.gap_ms), ("orders-2", true, Some(12)));
+        assert_eq!(api.first_not_granted(), None);
+        assert_eq!(api.take_writes().len(), 1);
+        let again = switchover(&api.kubernetes(), Some("orders"), Some("orders-2")).await.unwrap();
+        assert!(!again.moved && again.message.contains("already"), "{}", again.message);
+        assert_eq!(api.take_writes(), Vec::<String>::new());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_and_a_silence_are_told() {
+        let api = FakeApi::with_cluster("orders");
+        let error = async |api: &FakeApi| {
+            let outcome = switchover(&api.kubernetes(), None, Some("orders-1")).await;
+            format!("{:#}", outcome.err().unwrap())
+        };
+        api.react(answer("Refused"));
+        assert_eq!(error(&api).await, "not handed over: as asked");
+        api.react(|_, _| {});
+        let text = error(&api).await;
+        assert!(
+            text.contains("nobody has answered within 60 s") && text.contains("understudy.dev/switchover-"),
+            "{text}"
+        );
     }
 }
