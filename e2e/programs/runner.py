@@ -54,6 +54,8 @@ PROGRAMS = {
     "masstransit": python("masstransit.py"),
     "java": java("ClientProgram"),
 }
+# Those that know one host, as a DSN of Symfony's has it; whoever it is, and killed or not.
+ONE_ADDRESS = {"symfony"}
 
 
 @dataclass
@@ -96,7 +98,7 @@ class Play:
         return self
 
     def converse(self, directory, log):
-        addresses = self.broker.addresses()
+        addresses = self.broker.addresses()[: 1 if self.name in ONE_ADDRESS else None]
         given = {"addresses": addresses, "kills": self.kills, "directory": directory}
         environment = {
             **os.environ,
@@ -134,8 +136,7 @@ class Play:
         except ValueError as error:
             self.wrong = f"it said what is no JSON: {error}"
         finally:
-            # With the workers that it has started, which share its session.
-            brokers.end_group(process)
+            end_session(process)
 
     def next(self, inbox, deadline):
         """The next line, or none where there are no more."""
@@ -174,6 +175,20 @@ class Play:
 
     def failed(self):
         return [(name, *check) for name, scene in self.scenes.items() for check in scene.checks if not check[1]]
+
+
+def end_session(process):
+    """Ends a program with the workers that it has started, which lead groups of their own in its session."""
+    brokers.end_group(process)
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                # Behind the command's name, which may hold anything: state, parent, group, session.
+                session = int(stat.read().rpartition(")")[2].split()[3])
+            if session == process.pid:
+                os.kill(int(entry), signal.SIGKILL)
+        except (OSError, ValueError):
+            pass  # No process, or none any more.
 
 
 def say(text=""):

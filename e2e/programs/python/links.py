@@ -71,8 +71,12 @@ class Publisher:
                 log(f"publishes again: {error!r}")
 
     def close(self):
-        if self.connection and self.connection.is_open:
-            self.connection.close()
+        try:
+            if self.connection and self.connection.is_open:
+                self.connection.close()
+        except LOST as error:
+            # One that had nothing to do did not notice.
+            log(f"was closed already: {error!r}")
 
 
 class Loop(threading.Thread):
