@@ -2,6 +2,7 @@
 rpc://, remote control, events) or "quorum" (quorum queues, countdowns by native delayed delivery, chords with a backend of files)."""
 
 import collections
+import hashlib
 import json
 import os
 import random
@@ -18,7 +19,7 @@ from celery import chain, chord, group  # noqa: E402, since the tasks read the m
 from celery.exceptions import TimeoutError as NoResult  # noqa: E402
 from kombu.exceptions import OperationalError  # noqa: E402
 
-from celery_tasks import DOOMED, LEDGER, MAX_PRIORITY, URGENT, add, app, deadly, endless, fickle, length, total, work  # noqa: E402
+from celery_tasks import DOOMED, LEDGER, MAX_PRIORITY, URGENT, add, app, deadly, endless, fickle, length, total, weigh, work  # noqa: E402
 from program import EARLY_SECONDS, KILLS, LATE_SECONDS, Effects, check, done, kill_primary, log, same, wait_for  # noqa: E402
 
 WORK, URGENT_TASKS = 120, 40
@@ -28,6 +29,8 @@ DONE_AT_KILL = 20
 ASK_SECONDS = 8
 # Of the ladder that native delayed delivery is: a queue for each bit of the seconds.
 LEVELS = 28
+# Beyond 1 MiB a message comes in parts.
+LOAD_BYTES = 1_500_000
 NO_CHORDS = 'The "rpc" result backend does not support chords!'
 LOST = (OperationalError, *app.connection().connection_errors)
 
@@ -255,6 +258,14 @@ def events(monitor):
     check("events", "task-retried", monitor.kinds["task-retried"], f"{len(monitor.kinds['task-retried'])}")
 
 
+def heavy(due):
+    """Tasks too large for one record, which go through two or three queues of the ladder."""
+    for number, countdown in enumerate([3, 5, 7, 3, 5, 7]):
+        key, load = f"heavy/{number}", random.Random(number).randbytes(LOAD_BYTES // 2).hex()
+        due[key] = time.time() + countdown
+        weigh.apply_async((key, load, hashlib.sha256(load.encode()).hexdigest()), countdown=countdown)
+
+
 def countdowns(published, prefix, seconds):
     """Publishes them, and says when each is due."""
     for number, countdown in enumerate(seconds):
@@ -265,7 +276,7 @@ def countdowns(published, prefix, seconds):
 
 
 def quorum():
-    ledger, due = Ledger(), {}
+    ledger, due, heavy_due = Ledger(), {}, {}
     workers = [Worker("quorum", "--pool", "prefork", "--concurrency", "2")]
     try:
         insist(lambda: pong(workers[0]))
@@ -276,6 +287,7 @@ def quorum():
         wait_for(lambda: ledger.keys("end", "work", "warm"), "the first task")
         due.clear()
         early = chord([work.s(f"header/{number}", 0.2) for number in range(12)])(length.s())
+        heavy(heavy_due)
         countdowns(due, "before", [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 15] * 3)
         wait_for(lambda: len(ledger.keys("end", "work", "header/")) >= 4 and ledger.keys("end", "work", "before/"), "delays to end")
         # In the broker, that is, and not in a worker's memory.
@@ -288,6 +300,10 @@ def quorum():
         late = chord([add.s(number, number) for number in range(10)])(total.s())
 
         wait_for(lambda: set(due) <= set(ledger.keys("end", "work")), lambda: missing(ledger, "work", due))
+        wait_for(lambda: set(heavy_due) <= set(ledger.keys("end", "weigh")), lambda: missing(ledger, "weigh", heavy_due))
+        came = ledger.effects("weigh")
+        came.judge("large messages", heavy_due, ledger.republished())
+        punctual("large messages", "each came when it was due", [min(at for _, at in came.by_key[key]) - heavy_due[key] for key in heavy_due])
         retried = [f"fickle/{number}/{turn}" for number in range(12) for turn in (0, 1)]
         wait_for(lambda: set(retried) <= set(ledger.keys("end", "fickle")), lambda: missing(ledger, "fickle", retried))
         on_time(ledger, due)

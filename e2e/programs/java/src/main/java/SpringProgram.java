@@ -44,7 +44,7 @@ import org.springframework.transaction.support.TransactionTemplate;
 public final class SpringProgram {
     private static final String SHOP = "shop", DEAD_EXCHANGE = "shop.dead", AGAIN = "again";
     private static final String SIMPLE = "orders.simple", DIRECT = "orders.direct", LEDGER = "orders.ledger", DEAD = "orders.dead";
-    private static final String QUESTIONS = "orders.questions";
+    private static final String QUESTIONS = "orders.questions", ALONE = "orders.alone";
     private static final int ORDERS = 600, AFTERWARDS = 50, DONE_AT_KILL = 100, TRANSACTIONS_AT_KILL = 10, UNCONFIRMED = 50;
     private static final int TRANSACTIONS_AFTER = 30, PARTS = 3, ASKED = 20;
     private static final int ATTEMPTS = 3;
@@ -53,6 +53,9 @@ public final class SpringProgram {
     /** What the listeners have done. */
     static final class Done {
         final Story.Effects simple = new Story.Effects(), direct = new Story.Effects(), ledger = new Story.Effects();
+        final Story.Effects alone = new Story.Effects();
+        /** The tags of the exclusive consumers that were given something: a new one for each time that one of them consumes. */
+        final Set<String> turns = ConcurrentHashMap.newKeySet();
         final Set<String> instance = ConcurrentHashMap.newKeySet();
         final Map<String, AtomicInteger> failures = new ConcurrentHashMap<>();
         final AtomicInteger recovererPublishes = new AtomicInteger();
@@ -98,6 +101,15 @@ public final class SpringProgram {
             return template;
         }
 
+        /** With a queue for each answer, as it was before direct reply-to. */
+        @Bean
+        RabbitTemplate temporaryReplies(CachingConnectionFactory connectionFactory) {
+            RabbitTemplate template = new RabbitTemplate(connectionFactory);
+            template.setUseTemporaryReplyQueues(true);
+            template.setReplyTimeout(3000);
+            return template;
+        }
+
         @Bean
         RabbitTemplate transactionalTemplate(CachingConnectionFactory transactional) {
             RabbitTemplate template = new RabbitTemplate(transactional);
@@ -125,11 +137,12 @@ public final class SpringProgram {
             TopicExchange shop = new TopicExchange(SHOP);
             DirectExchange dead = new DirectExchange(DEAD_EXCHANGE);
             Queue simple = QueueBuilder.durable(SIMPLE).build(), direct = QueueBuilder.durable(DIRECT).quorum().build();
+            Queue alone = QueueBuilder.durable(ALONE).build();
             Queue ledger = QueueBuilder.durable(LEDGER).build(), deads = QueueBuilder.durable(DEAD).build();
-            return new Declarables(shop, dead, simple, direct, ledger, deads, QueueBuilder.durable(QUESTIONS).build(),
+            return new Declarables(shop, dead, simple, direct, alone, ledger, deads, QueueBuilder.durable(QUESTIONS).build(),
                 BindingBuilder.bind(simple).to(shop).with("order.#"), BindingBuilder.bind(direct).to(shop).with("order.*"),
                 BindingBuilder.bind(instanceQueue).to(shop).with("order.#"),
-                BindingBuilder.bind(ledger).to(shop).with("ledger"), BindingBuilder.bind(deads).to(dead).with("dead"));
+                BindingBuilder.bind(alone).to(shop).with("alone"), BindingBuilder.bind(ledger).to(shop).with("ledger"), BindingBuilder.bind(deads).to(dead).with("dead"));
         }
 
         @Bean
@@ -200,6 +213,30 @@ public final class SpringProgram {
             return recovering(container);
         }
 
+        @Bean
+        SimpleMessageListenerContainer firstAlone(CachingConnectionFactory connectionFactory, Done done) {
+            return alone(connectionFactory, done);
+        }
+
+        @Bean
+        SimpleMessageListenerContainer secondAlone(CachingConnectionFactory connectionFactory, Done done) {
+            return alone(connectionFactory, done);
+        }
+
+        /** An exclusive consumer: one of the two is refused, and tries again until the other is gone. */
+        private static SimpleMessageListenerContainer alone(CachingConnectionFactory connectionFactory, Done done) {
+            SimpleMessageListenerContainer container = new SimpleMessageListenerContainer(connectionFactory);
+            container.setQueueNames(ALONE);
+            container.setExclusive(true);
+            container.setPrefetchCount(10);
+            container.setMessageListener((MessageListener) message -> {
+                pause(4);
+                done.turns.add(message.getMessageProperties().getConsumerTag());
+                done.alone.add(text(message), again(message));
+            });
+            return recovering(container);
+        }
+
         /** Acknowledges in a transaction. */
         @Bean
         SimpleMessageListenerContainer ledgerContainer(CachingConnectionFactory transactional, Done done) {
@@ -219,7 +256,7 @@ public final class SpringProgram {
         }
     }
 
-    private final RabbitTemplate template;
+    private final RabbitTemplate template, temporaryReplies;
     private final RabbitAdmin admin;
     private final Done done;
     private final AnonymousQueue instanceQueue;
@@ -227,6 +264,7 @@ public final class SpringProgram {
 
     private SpringProgram(AnnotationConfigApplicationContext context) {
         template = context.getBean("template", RabbitTemplate.class);
+        temporaryReplies = context.getBean("temporaryReplies", RabbitTemplate.class);
         admin = context.getBean(RabbitAdmin.class);
         done = context.getBean(Done.class);
         instanceQueue = context.getBean(AnonymousQueue.class);
@@ -242,7 +280,8 @@ public final class SpringProgram {
 
     private void run(AnnotationConfigApplicationContext context) throws Exception {
         returned();
-        asked("before");
+        asked(template, "before");
+        asked(temporaryReplies, "before, with temporary queues");
         Ledger ledger = new Ledger(context);
         ledger.start();
         Asker asker = new Asker();
@@ -252,16 +291,20 @@ public final class SpringProgram {
         for (int number = 0; number < ORDERS; number++) {
             orders.add(String.format("%03d", number));
         }
+        List<String> singles = orders.subList(0, ORDERS / 2);
+        publish("alone", singles.subList(0, singles.size() / 2));
         publish("order.created", orders.subList(0, ORDERS / 2));
         Story.await("orders to be handled", () -> done.simple.size() >= DONE_AT_KILL && done.direct.size() >= DONE_AT_KILL
             && ledger.committed.size() >= TRANSACTIONS_AT_KILL && asker.answers.get() > 0);
         Story.killPrimary();
         publish("order.created", orders.subList(ORDERS / 2, ORDERS));
+        publish("alone", singles.subList(singles.size() / 2, singles.size()));
 
         List<String> good = orders.stream().filter(key -> !poison(key)).toList();
         List<String> poisoned = orders.stream().filter(SpringProgram::poison).toList();
         Story.await("the simple container's orders", () -> done.simple.has(good));
         Story.await("the direct container's orders", () -> done.direct.has(orders));
+        Story.await("the exclusive consumers' orders", () -> done.alone.has(singles));
         int before = ledger.committed.size(), answersBefore = asker.answers.get();
         Story.await("transactions and answers after the failover",
             () -> ledger.committed.size() >= before + TRANSACTIONS_AFTER && asker.answers.get() > answersBefore);
@@ -270,15 +313,19 @@ public final class SpringProgram {
 
         done.simple.judge("simple container", good, republished.sum());
         done.direct.judge("direct container", orders, republished.sum());
+        done.alone.judge("exclusive consumer", singles, republished.sum());
+        Story.check("exclusive consumer", "one before the kill, one after it", done.turns.size() <= (Story.kills() ? 2 : 1), done.turns);
         Story.await("what failed", () -> count(DEAD) >= poisoned.size() && count(SIMPLE) == 0);
         deadLetters(poisoned);
         ledger.judge();
         Story.check("request and answer", "none was wrong, amid the failover too", asker.wrong.isEmpty() && asker.answers.get() > 0,
             asker.answers + " answers, " + asker.unanswered + " without one, wrong: " + asker.wrong);
-        asked("after");
+        asked(template, "after");
+        asked(temporaryReplies, "after, with temporary queues");
         instance();
         Story.same("direct container", "nothing is left in any queue",
-            List.of(count(SIMPLE), count(DIRECT), count(LEDGER), count(DEAD), count(QUESTIONS)), List.of(0L, 0L, 0L, 0L, 0L));
+            List.of(count(SIMPLE), count(DIRECT), count(LEDGER), count(DEAD), count(QUESTIONS), count(ALONE)),
+            List.of(0L, 0L, 0L, 0L, 0L, 0L));
     }
 
     /** Publishes with so many unconfirmed; what is not confirmed is published again. */
@@ -324,7 +371,7 @@ public final class SpringProgram {
         Story.check("confirms and returns", "to an exchange that is not there: not confirmed", !refused.ack(), refused);
     }
 
-    private void asked(String when) {
+    private static void asked(RabbitTemplate template, String when) {
         List<String> wrong = new ArrayList<>();
         for (int number = 0; number < ASKED; number++) {
             Object answer = template.convertSendAndReceive("", QUESTIONS, when + number);
