@@ -34,9 +34,14 @@ public final class ClientProgram {
     private final AtomicInteger recoveries = new AtomicInteger();
     private int republished;
 
-    public static void main(String[] arguments) throws Exception {
-        new ClientProgram().run();
-        Story.done();
+    public static void main(String[] arguments) {
+        try {
+            new ClientProgram().run();
+            Story.done();
+        } catch (Exception | Error failed) {
+            failed.printStackTrace();
+            System.exit(1);
+        }
         // The client's threads are no daemons where a recovery is still under way.
         System.exit(0);
     }

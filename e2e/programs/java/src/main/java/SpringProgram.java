@@ -270,11 +270,15 @@ public final class SpringProgram {
         instanceQueue = context.getBean(AnonymousQueue.class);
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
         try (AnnotationConfigApplicationContext context = new AnnotationConfigApplicationContext(Application.class)) {
             new SpringProgram(context).run(context);
+            Story.done();
+        } catch (Exception | Error failed) {
+            failed.printStackTrace();
+            // Threads of the containers may live on.
+            System.exit(1);
         }
-        Story.done();
         System.exit(0);
     }
 
