@@ -105,6 +105,14 @@ class Understudy:
         os.kill(self.pids[self.primary], signal.SIGKILL)
         return self.primary
 
+    def complaints(self):
+        """Errors and panics in the brokers' logs."""
+        found = []
+        for broker in self.brokers:
+            with open(os.path.join(self.brokers_directory, broker["name"] + ".log"), errors="replace") as log:
+                found += [f"{broker['name']}: {line.rstrip()}" for line in log if " ERROR " in line or "panicked at" in line]
+        return found
+
     def addresses(self):
         """All of them, the one for a suite first."""
         first = self.choose("", self.brokers)
@@ -218,6 +226,9 @@ class RabbitMq:
 
     def addresses(self):
         return [f"127.0.0.1:{self.port}"]
+
+    def complaints(self):
+        return []
 
     def add_user(self, name, password):
         self.administer("add_user", name, password)

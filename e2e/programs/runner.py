@@ -30,6 +30,8 @@ AT_ONCE = 2
 LIMIT_SECONDS = 150
 # Lines of a failed program's own words that are shown.
 LAST_WORDS = 40
+# How often the replicas' states are compared: many times in a program.
+SCRUB_MS = 1000
 # Brokers look for free ports, and take them a moment later.
 STARTING = threading.Lock()
 STOPPING = threading.Event()
@@ -74,6 +76,7 @@ class Play:
         self.killed = []
         self.done = False
         self.wrong = ""
+        self.complaints = []
         self.seconds = 0.0
         self.said = ""
 
@@ -89,6 +92,7 @@ class Play:
                     with STARTING:
                         stack.enter_context(self.broker)
                     self.converse(directory, log)
+                    self.complaints = self.broker.complaints()
             except brokers.BrokerError as error:
                 self.wrong = str(error)
             if os.path.exists(log):
@@ -167,7 +171,10 @@ class Play:
             self.scene(report["scene"]).checks.append((report["check"], report["ok"], report.get("detail", "")))
 
     def finish(self):
-        """A program that did not come to its end, or whose primary was never killed, has failed one check more."""
+        """A program that did not come to its end, or whose primary was never killed, has failed one check more; so has one whose
+        brokers complain, which they do also where their states differ."""
+        if self.complaints:
+            self.scene("the brokers").checks.append(("log no errors", False, "\n".join(self.complaints[:20])))
         if self.wrong:
             self.scene("the program").checks.append(("comes to its end", False, self.wrong))
         elif self.kills and not self.killed:
@@ -241,7 +248,7 @@ def main():
             broker = brokers.RabbitMq()
         else:
             order = random.Random(f"{arguments.seed} {name}")
-            broker = brokers.Understudy(lambda _, three: order.choice(three))
+            broker = brokers.Understudy(lambda _, three: order.choice(three), [f"--broker-arg=--scrub-interval-ms={SCRUB_MS}"])
         done = Play(name, broker, not (arguments.oracle or arguments.no_kill)).run()
         done.finish()
         killed = f", killed {', '.join(done.killed)}" if done.killed else ""
