@@ -137,12 +137,18 @@ pub struct Arguments {
     /// Replicas that may fill a new log from the primary at the same time; others wait for their turn.
     #[arg(long, value_name = "N", default_value_t = 1)]
     max_catch_ups: usize,
+    /// Whether the backups replace a lost primary by themselves where no operator does, or leave that to a person.
+    #[arg(long, value_enum, default_value_t = Promotion::Automatic)]
+    promotion: Promotion,
     /// End when the process that started this one ends.
     #[arg(long)]
     exit_with_parent: bool,
     /// In Kubernetes: the address that clients reach this replica by.
     #[arg(long, env = "POD_IP", hide = true)]
     pod_ip: Option<String>,
+    /// In Kubernetes: the node that this replica runs on.
+    #[arg(long, env = "NODE_NAME", hide = true)]
+    node_name: Option<String>,
     /// Seed of generated names and of jitter; random if absent.
     #[arg(long, hide = true)]
     seed: Option<u64>,
@@ -154,6 +160,12 @@ pub struct Arguments {
 pub enum Durability {
     Fsync,
     Replicated,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Promotion {
+    Automatic,
+    Manual,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -229,6 +241,7 @@ pub struct Config {
     /// Bytes a second for all catch-ups together; `None`: no limit.
     pub catch_up_bandwidth: Option<NonZeroU64>,
     pub max_catch_ups: usize,
+    pub promotion: Promotion,
     pub exit_with_parent: bool,
     pub seed: u64,
 }
@@ -243,7 +256,7 @@ pub enum Peers {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LeasePlace {
-    Kubernetes { namespace: String, name: String, pod_ip: Option<String> },
+    Kubernetes { namespace: String, name: String, pod_ip: Option<String>, node: Option<String> },
     Local(PathBuf),
 }
 
@@ -327,7 +340,12 @@ impl TryFrom<Arguments> for Config {
             Some(("kubernetes", place)) => {
                 let (namespace, lease) =
                     place.split_once('/').ok_or_else(|| ConfigError::Lease(given.lease.clone()))?;
-                LeasePlace::Kubernetes { namespace: namespace.into(), name: lease.into(), pod_ip: given.pod_ip }
+                LeasePlace::Kubernetes {
+                    namespace: namespace.into(),
+                    name: lease.into(),
+                    pod_ip: given.pod_ip,
+                    node: given.node_name,
+                }
             }
             _ => return Err(ConfigError::Lease(given.lease)),
         };
@@ -378,6 +396,7 @@ impl TryFrom<Arguments> for Config {
             accept_differences: given.accept_differences,
             catch_up_bandwidth: bandwidth(given.catch_up_bandwidth, given.max_catch_ups)?,
             max_catch_ups: given.max_catch_ups,
+            promotion: given.promotion,
             exit_with_parent: given.exit_with_parent,
             seed: given.seed.unwrap_or_else(rand::random),
         })

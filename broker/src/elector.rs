@@ -17,7 +17,7 @@ use understudy_proto::control_client::ControlClient;
 use understudy_proto::{self as wire, Said};
 use understudy_record::ReplicaName;
 
-use crate::config::Config;
+use crate::config::{Config, Promotion};
 use crate::peers::{Tls, status_to_wire};
 use understudy_node::{ControlEvent, Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
 
@@ -132,6 +132,11 @@ impl BackupElector {
                 processes_in_set: config.replicated_only(),
                 preferred: None,
                 forced: Force::No,
+                promotion: match config.promotion {
+                    Promotion::Automatic => understudy_election::Promotion::Automatic,
+                    Promotion::Manual => understudy_election::Promotion::Manual { to: None },
+                },
+                ..Spec::default()
             },
             timings: Timings {
                 lease_duration: config.lease_duration,

@@ -28,6 +28,7 @@ pub(crate) struct Announcer {
     pub(crate) cluster: String,
     pub(crate) pod: String,
     pub(crate) pod_ip: Option<String>,
+    pub(crate) node: Option<String>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -95,6 +96,8 @@ impl Announcer {
         slice.endpoints = vec![Endpoint {
             addresses: vec![ip.clone()],
             conditions: Some(EndpointConditions { ready: Some(true), serving: Some(true), terminating: Some(false) }),
+            // Where a Service's traffic may only come in at the endpoint's own node.
+            node_name: self.node.clone(),
             target_ref: Some(k8s_openapi::api::core::v1::ObjectReference {
                 kind: Some("Pod".into()),
                 namespace: Some(self.namespace.clone()),

@@ -177,13 +177,14 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         events: events.clone(),
     };
     tokio::spawn(elector.run());
-    if let (Some(client), LeasePlace::Kubernetes { namespace, pod_ip, .. }) = (kubernetes, &config.lease) {
+    if let (Some(client), LeasePlace::Kubernetes { namespace, pod_ip, node, .. }) = (kubernetes, &config.lease) {
         let announcer = Announcer {
             client,
             namespace: namespace.clone(),
             cluster: config.cluster.clone(),
             pod: config.name.to_string(),
             pod_ip: pod_ip.clone(),
+            node: node.clone(),
             shared: shared.clone(),
         };
         tokio::spawn(announcer.run());

@@ -15,14 +15,19 @@ mod validated;
 
 pub use amount::{Amount, AmountError, Quantity};
 pub use spec::{
-    BackupConnections, BrokerCluster, BrokerClusterSpec, Clients, Durability, Failover, Memory, Primary, PullPolicy,
-    Replicate, Replication, Resources, Storage,
+    BackupConnections, BrokerCluster, BrokerClusterSpec, ClientCertificates, ClientTls, Clients, ConfigMapKeyRef,
+    Durability, Failover, IssuerRef, LocalRef, LoginFrom, Memory, Metadata, Monitoring, NetworkPolicies, Plaintext,
+    PodMonitor, PodTemplate, Primary, Promotion, PullPolicy, Replicate, Replication, Resources, Retention, Scheduling,
+    SecretKeyRef, Service, ServiceType, Spread, Storage, TlsVersion, Toleration, TopologySpread, TrafficPolicy, Update,
+    UpdateStrategy, Users, WhatToDo, WhenUnsatisfiable,
 };
 pub use status::{
-    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, LastSwitchover, ReplicaRole,
+    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, FailoverRecord, LastSwitchover, ReplicaRole,
     ReplicaStatus, SwitchoverOutcome, Timestamp,
 };
 pub use validated::{
-    ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION,
-    FailoverTimes, InvalidCluster, MAX_NAME_BYTES, ResourceAmounts, SWITCHOVER_ANNOTATION, ValidatedCluster,
+    ClientSettings, ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FENCED_ANNOTATION,
+    FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverTimes, HIBERNATION_ANNOTATION, InvalidCluster,
+    MAINTENANCE_ANNOTATION, MAX_NAME_BYTES, Orders, RECONCILE_ANNOTATION, ResourceAmounts, SWITCHOVER_ANNOTATION,
+    ServicePorts, ValidatedCluster,
 };

@@ -7,6 +7,7 @@ use k8s_openapi::jiff;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// What the operator sees. Nothing acts on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct BrokerClusterStatus {
@@ -31,17 +32,24 @@ pub struct BrokerClusterStatus {
     /// Pods in the in-sync set: each holds every confirmed message and may be elected.
     #[serde(default)]
     pub in_sync: Vec<String>,
+    /// How many those are.
     #[serde(default)]
     pub in_sync_replicas: i32,
     /// One entry for each replica, by name.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub replica_statuses: Vec<ReplicaStatus>,
+    /// `Available`, `Ready`, `Durable`, `Progressing`, `ControlPlaneReachable`, `ResourcesAvailable`, and, while there is reason
+    /// to, `Reconciling` or `Stalled`.
     #[serde(default)]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// The last change of primary.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_failover: Option<LastFailover>,
+    pub last_failover: Option<FailoverRecord>,
+    /// The last ten changes of primary, the newest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failovers: Vec<FailoverRecord>,
     /// What became of the last request to move the role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_switchover: Option<LastSwitchover>,
@@ -52,7 +60,9 @@ pub struct BrokerClusterStatus {
 pub struct ReplicaStatus {
     /// The pod's name.
     pub name: String,
+    /// What it does.
     pub role: ReplicaRole,
+    /// Whether it is in the in-sync set.
     pub in_sync: bool,
     /// Epoch and index of the last record in its log, as `epoch:index`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,6 +70,7 @@ pub struct ReplicaStatus {
     /// Records of the primary's log that it has not made durable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lag: Option<i64>,
+    /// How far it is with fetching what it lacks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub catch_up: Option<CatchUpProgress>,
     /// What keeps it from its work, if anything.
@@ -94,17 +105,24 @@ impl fmt::Display for ReplicaRole {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CatchUpProgress {
+    /// Queues whose messages it has.
     pub queues_done: i64,
+    /// Queues there are.
     pub queues: i64,
+    /// Messages it has fetched.
     #[serde(default)]
     pub messages_done: i64,
+    /// Messages to fetch, those included.
     #[serde(default)]
     pub messages: i64,
+    /// Bytes it has fetched.
     pub bytes_done: i64,
+    /// Bytes to fetch, those included.
     pub bytes: i64,
+    /// The present rate.
     #[serde(default)]
     pub bytes_per_second: i64,
-    /// At the present rate.
+    /// Until it is done, at the present rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_seconds: Option<i64>,
 }
@@ -112,16 +130,19 @@ pub struct CatchUpProgress {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// `Available`, `Ready`, `Durable` or `ResourcesAvailable`.
+    /// What it is about.
     #[serde(rename = "type")]
     pub kind: String,
+    /// Whether it is so.
     pub status: ConditionStatus,
     /// One word, for machines.
     pub reason: String,
     /// For people.
     #[serde(default)]
     pub message: String,
+    /// Since when the status is what it is.
     pub last_transition_time: Timestamp,
+    /// The generation of the spec that it speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 }
@@ -134,14 +155,18 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// The last change of primary that the operator has seen.
+/// A change of primary that the operator has seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LastFailover {
+pub struct FailoverRecord {
+    /// The pod that was the primary before, if there was one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// The pod that is the primary since.
     pub to: String,
+    /// Its epoch.
     pub epoch: i64,
+    /// One word, for machines.
     pub reason: String,
     /// When the operator first knew that the old primary had to be replaced; absent if it was not the operator's doing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -152,6 +177,19 @@ pub struct LastFailover {
     /// When the new one said that it serves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serving_at: Option<Timestamp>,
+    /// From the last that was heard of the old one until the operator decided, in milliseconds; absent, here and below, if it was
+    /// not the operator's doing or not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detect_ms: Option<i64>,
+    /// From the decision until the Lease named the new one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elect_ms: Option<i64>,
+    /// From then until it served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub promote_ms: Option<i64>,
+    /// From then, too, until the Service led to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub route_ms: Option<i64>,
 }
 
 /// A request by annotation (`understudy.dev/switchover`, `understudy.dev/force-primary`) that the operator has answered.
@@ -160,12 +198,14 @@ pub struct LastFailover {
 pub struct LastSwitchover {
     /// The pod that was asked for.
     pub to: String,
+    /// What became of it.
     pub outcome: SwitchoverOutcome,
     /// For people.
     pub message: String,
     /// From the request to the old primary until the new one served, in milliseconds; absent if nothing was handed over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gap_ms: Option<i64>,
+    /// When it was answered.
     pub at: Timestamp,
 }
 

@@ -41,11 +41,16 @@ fn an_empty_spec_is_a_cluster_of_three() {
             min_in_sync: 2,
             image: None,
             image_pull_policy: IfNotPresent,
+            image_pull_secrets: [],
             durability: Fsync,
             storage_size: Amount(
                 "8Gi",
             ),
             storage_class: None,
+            retention: Retention {
+                when_deleted: Retain,
+                when_scaled: Retain,
+            },
             disk_free_watermark: None,
             resources: ResourceAmounts {
                 requests: {
@@ -67,12 +72,63 @@ fn an_empty_spec_is_a_cluster_of_three() {
             },
             memory_budget: None,
             memory_watermark: 80,
+            scheduling: Scheduling {
+                spread: Preferred,
+                node_selector: {},
+                tolerations: [],
+                topology_spread_constraints: [],
+                affinity: None,
+                priority_class_name: None,
+            },
+            affinity: None,
+            pod_template: PodTemplate {
+                metadata: Metadata {
+                    labels: {},
+                    annotations: {},
+                },
+                spec: None,
+            },
+            service: Service {
+                kind: ClusterIp,
+                annotations: {},
+                labels: {},
+                external_traffic_policy: None,
+                load_balancer_class: None,
+                load_balancer_source_ranges: [],
+                amqp_port: None,
+                amqps_port: None,
+            },
+            service_ports: ServicePorts {
+                amqp: 5672,
+                amqps: 5671,
+            },
+            clients: ClientSettings {
+                backup_connections: Relay,
+                tls: None,
+                plaintext: true,
+                max_connections: None,
+                max_channels_per_connection: None,
+                max_message_size: None,
+                consumer_timeout: None,
+                login_failure_delay: None,
+            },
+            users_secret: None,
+            definitions: None,
             failover: FailoverTimes {
                 lease_duration: 5s,
                 backup_timeout: 2s,
                 stall_timeout: 10s,
             },
-            backup_connections: Relay,
+            promotion: Automatic,
+            update: Automatic,
+            pod_monitor: None,
+            network_policy: true,
+            orders: Orders {
+                paused: false,
+                hibernated: false,
+                maintenance: false,
+                fenced: {},
+            },
             preferred_primary: None,
             forced_recovery: None,
             switchover_to: None,
@@ -251,4 +307,113 @@ fn replication_has_its_limits() {
         expect![["spec.replication.catchUpBandwidth is zero: give it a size"]],
     );
     refused("replication: {maxCatchUps: 0}", expect![["spec.replication.maxCatchUps is 0: choose 1 to 8"]]);
+}
+
+#[test]
+fn what_clients_meet() {
+    let parsed = parse(
+        "clients: {plaintext: Refuse, tls: {}, maxConnections: 10, maxMessageSize: 1Mi, consumerTimeout: 0s, loginFailureDelay: 250ms}\n\
+         service: {type: LoadBalancer, loadBalancerSourceRanges: [10.0.0.0/8], externalTrafficPolicy: Local, amqpsPort: 443}",
+    );
+    let clients = parsed.clients;
+    assert!(!clients.plaintext && clients.tls.is_some());
+    assert_eq!((clients.max_connections, clients.max_message_size), (Some(10), Some(1 << 20)));
+    assert_eq!(clients.consumer_timeout, Some(Duration::ZERO));
+    assert_eq!(clients.login_failure_delay, Some(Duration::from_millis(250)));
+    assert_eq!((parsed.service_ports.amqp, parsed.service_ports.amqps), (5672, 443));
+    refused(
+        "clients: {plaintext: Refuse}",
+        expect![
+            "spec.clients.plaintext is Refuse and there is no spec.clients.tls: no client could come in; add tls, or serve plaintext"
+        ],
+    );
+    refused(
+        "clients: {tls: {secretName: a, issuer: {name: b}}}",
+        expect!["spec.clients.tls has secretName and issuer: leave one of them out"],
+    );
+    refused(
+        "clients: {tls: {clientCertificates: Required}}",
+        expect![
+            "spec.clients.tls.clientCertificates is Required and there is no clientAuthority to judge them by: name its Secret"
+        ],
+    );
+    refused("clients: {tls: {dnsNames: [\"a b\"]}}", expect![[r#"spec.clients.tls.dnsNames: "a b" is no host name"#]]);
+    refused("clients: {maxConnections: 0}", expect!["spec.clients.maxConnections is 0: choose 1 to 1048576"]);
+    refused(
+        "clients: {maxMessageSize: 2Gi}",
+        expect!["spec.clients.maxMessageSize is 2147483648: choose 1 to 536870912"],
+    );
+    refused(
+        "clients: {loginFailureDelay: 31s}",
+        expect!["spec.clients.loginFailureDelay is 31s: choose between 0ns and 30s"],
+    );
+    refused(
+        "service: {externalTrafficPolicy: Local}",
+        expect![
+            "spec.service.externalTrafficPolicy is for the types NodePort and LoadBalancer: change spec.service.type, or leave it out"
+        ],
+    );
+    refused(
+        "service: {loadBalancerClass: fast}",
+        expect![
+            "spec.service.loadBalancerClass is for the types LoadBalancer: change spec.service.type, or leave it out"
+        ],
+    );
+    refused("service: {amqpPort: 5671}", expect!["spec.service.amqpPort and amqpsPort are both 5671: choose two"]);
+}
+
+#[test]
+fn what_pods_are_to_be() {
+    let parsed = parse(
+        "scheduling: {affinity: {nodeAffinity: {}}, tolerations: [{key: a, operator: Exists}], topologySpreadConstraints: [{topologyKey: zone}]}\n\
+         podTemplate: {metadata: {labels: {team: shop}}, spec: {containers: [{name: broker, env: [{name: A, value: b}]}, {name: side, image: x}]}}",
+    );
+    assert!(parsed.affinity.is_some_and(|affinity| affinity.node_affinity.is_some()));
+    assert_eq!(parsed.scheduling.topology_spread_constraints[0].max_skew, 1);
+    refused(
+        "scheduling: {affinity: {nodeAffinity: 7}}",
+        expect![
+            "spec.scheduling.affinity is not what a pod's spec has there: invalid type: integer `7`, expected NodeAffinity"
+        ],
+    );
+    refused(
+        "podTemplate: {metadata: {labels: {app.kubernetes.io/name: x}}}",
+        expect!["spec.podTemplate.metadata.labels[app.kubernetes.io/name] is the operator's own: leave it out"],
+    );
+    refused(
+        "podTemplate: {metadata: {annotations: {understudy.dev/role: x}}}",
+        expect!["spec.podTemplate.metadata.annotations[understudy.dev/role] is the operator's own: leave it out"],
+    );
+    refused(
+        "podTemplate: {spec: {containers: [{name: broker, args: []}]}}",
+        expect!["spec.podTemplate.spec.containers[broker].args is the operator's own: leave it out"],
+    );
+    refused(
+        "podTemplate: {spec: {hostNetwork: maybe}}",
+        expect![[
+            r#"spec.podTemplate.spec is not what a pod's spec has there: invalid type: string "maybe", expected a boolean"#
+        ]],
+    );
+}
+
+#[test]
+fn what_annotations_order() {
+    let ordered = |pairs: &[(&str, &str)]| {
+        let mut object = cluster("replicas: 2");
+        let pairs = pairs.iter().map(|(key, value)| (format!("understudy.dev/{key}"), (*value).to_owned()));
+        object.metadata.annotations = Some(pairs.collect());
+        ValidatedCluster::parse(&object).map(|cluster| cluster.orders).map_err(|error| error.to_string())
+    };
+    let orders = ordered(&[("reconcile", "paused"), ("hibernation", " on"), ("maintenance", "on")]);
+    let orders = orders.unwrap();
+    assert!(orders.paused && orders.hibernated && orders.maintenance);
+    let fenced = ordered(&[("fenced", "orders-0, orders-1,")]).unwrap().fenced;
+    assert_eq!(fenced.into_iter().collect::<Vec<_>>(), ["orders-0", "orders-1"]);
+    let error = |pairs| ordered(pairs).unwrap_err();
+    expect![[r#"annotation understudy.dev/fenced names "orders-2", which is none of the cluster's pods"#]]
+        .assert_eq(&error(&[("fenced", "orders-2")]));
+    expect![[r#"annotation understudy.dev/reconcile is "off": it knows paused; take it off for the opposite"#]]
+        .assert_eq(&error(&[("reconcile", "off")]));
+    expect![[r#"annotation understudy.dev/hibernation is "yes": it knows on; take it off for the opposite"#]]
+        .assert_eq(&error(&[("hibernation", "yes")]));
 }

@@ -16,7 +16,7 @@ fn the_committed_schema_is_current() {
 
 /// A structural schema gives every object its properties and every field a type, or the API server prunes it.
 #[test]
-fn every_field_has_a_type() {
+fn every_field_has_a_type_and_a_description() {
     fn walk(path: &str, schema: &serde_json::Value) {
         let Some(properties) = schema.get("properties").and_then(|p| p.as_object()) else { return };
         for (name, field) in properties {
@@ -24,6 +24,8 @@ fn every_field_has_a_type() {
             let typed = field.get("type").is_some() || field.get("x-kubernetes-int-or-string").is_some();
             assert!(typed, "{path} has no type: {field}");
             assert!(field.get("$ref").is_none(), "{path} is a reference");
+            let described = field.get("description").and_then(|d| d.as_str()).is_some_and(|d| !d.is_empty());
+            assert!(described, "{path} has no description: kubectl explain would show none");
             walk(&path, field);
             if let Some(items) = field.get("items") {
                 walk(&format!("{path}[]"), items);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams};
@@ -44,17 +45,20 @@ impl OperatorPause {
     }
 }
 
+/// As manifests/base has it: one works, the other stands by.
+const REPLICAS: i32 = 2;
+
 /// The operator runs, whatever a test before this one left.
 ///
 /// # Errors
 /// If it does not come up.
 pub async fn restore_operator(client: &Client) -> Result<()> {
-    scale(client, 1).await?;
+    scale(client, REPLICAS).await?;
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), NAMESPACE);
     eventually("the operator to be available", SCALES_WITHIN, async || {
         let status = deployments.get(DEPLOYMENT).await?.status.unwrap_or_default();
-        ensure!(status.available_replicas == Some(1), "{status:?}");
-        Ok(())
+        ensure!(status.available_replicas == Some(REPLICAS), "{status:?}");
+        leader(client).await.map(drop)
     })
     .await
 }
@@ -64,4 +68,14 @@ async fn scale(client: &Client, replicas: i32) -> Result<()> {
     let patch = Patch::Merge(json!({ "spec": { "replicas": replicas } }));
     deployments.patch(DEPLOYMENT, &PatchParams::default(), &patch).await?;
     Ok(())
+}
+
+/// The pod that works.
+///
+/// # Errors
+/// If the operators' Lease names none.
+pub(crate) async fn leader(client: &Client) -> Result<String> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    let holder = leases.get(DEPLOYMENT).await?.spec.and_then(|spec| spec.holder_identity);
+    holder.filter(|holder| !holder.is_empty()).context("no operator leads")
 }

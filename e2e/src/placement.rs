@@ -2,22 +2,22 @@
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{Api, ListParams};
+use kube::api::Api;
 use understudy_crds::{SWITCHOVER_ANNOTATION, SwitchoverOutcome};
 
 use crate::cluster::Cluster;
 use crate::faults::node_of;
 use crate::operator;
 
-/// The node that the operator runs on.
+/// The node that the operator which works runs on.
 ///
 /// # Errors
 /// If it does not run.
 pub async fn operator_node(cluster: &Cluster) -> Result<String> {
+    let leader = operator::leader(&cluster.client).await?;
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), operator::NAMESPACE);
-    let pods = pods.list(&ListParams::default().labels(operator::SELECTOR)).await?;
-    let running = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    running.filter_map(|pod| pod.spec?.node_name).next().context("the operator is on no node")
+    let pod = pods.get(&leader).await.with_context(|| format!("the operator {leader}"))?;
+    pod.spec.and_then(|spec| spec.node_name).context("the operator is on no node")
 }
 
 /// Makes a broker primary that is wanted, judged by its pod and node, if the primary is not; returns both.

@@ -1,6 +1,8 @@
 //! Step 4: makes the API server's objects those that were built, by server-side apply, and writes nothing that is there
 //! already. Needs a client. Its result, [`Applied`], is the only thing the status may say of the objects.
 
+use std::time::Duration;
+
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
@@ -11,6 +13,10 @@ use understudy_crds::ValidatedCluster;
 use crate::build::{Built, Mode, Prepared, TlsMaterial};
 use crate::covers::{HASH_ANNOTATION, covers, hash};
 use crate::names::{FIELD_MANAGER, Names};
+
+/// Until an object that was deleted is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const GONE_AFTER_LOOKS: u32 = 100;
 
 /// What is known of a cluster's objects once they are applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +38,10 @@ pub struct Workload {
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
+    #[error(
+        "cannot {verb} {kind} {name}: this cluster has no such kind; install what defines it, or leave it out of the spec"
+    )]
+    NoSuchKind { verb: &'static str, kind: String, name: String },
     #[error("cannot {verb} {kind} {name}: {source}")]
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
     #[error("{kind} {name} exists and belongs to something else ({owner}): rename the cluster, or remove that object")]
@@ -57,7 +67,8 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
         let (outcome, live) = apply_one(client, cluster, prepared).await?;
         written += u32::from(outcome == Outcome::Written);
         if let (Some(live), "StatefulSet") = (live, prepared.resource.kind.as_str()) {
-            workload = read_workload(live, &set_name)?;
+            let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: set_name.clone(), source };
+            workload = read_workload(serde_json::from_value(live).map_err(decode)?);
         }
     }
     for (claim, size) in &built.claims_to_grow {
@@ -69,6 +80,11 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
     }
     crate::metrics::OBJECTS_WRITTEN.inc_by(u64::from(written));
     Ok(Applied { tls: built.tls, workload })
+}
+
+/// What [`apply`] would return if it changed nothing: for a cluster whose reconciliation is paused.
+pub(crate) fn leave_alone(built: Built, set: Option<StatefulSet>) -> Applied {
+    Applied { tls: built.tls, workload: set.map(read_workload).unwrap_or_default() }
 }
 
 async fn apply_one(
@@ -88,7 +104,11 @@ async fn apply_one(
     };
     let live = api.get_opt(name).await.map_err(failed("read"))?;
     if let Some(live) = &live {
-        check_owner(cluster, prepared, live)?;
+        match check_owner(cluster, prepared, live) {
+            // Somebody else's of that name is nothing of ours to remove.
+            Err(_) if *mode == Mode::Absent => return Ok((Outcome::Unchanged, None)),
+            checked => checked?,
+        }
     }
     match (mode, live) {
         (Mode::Absent, None) => Ok((Outcome::Unchanged, None)),
@@ -109,16 +129,53 @@ async fn apply_one(
             }
         }
         (Mode::Apply, live) => {
+            let live_uid = live.as_ref().and_then(ResourceExt::uid);
             let desired = with_hash(&prepared.value);
             let live = live.map(|live| encode(prepared, &live)).transpose()?;
             if let Some(live) = live.filter(|live| covers(live, &desired)) {
                 return Ok((Outcome::Unchanged, Some(live)));
             }
             let params = PatchParams::apply(FIELD_MANAGER).force();
-            let applied = api.patch(name, &params, &Patch::Apply(&desired)).await.map_err(failed("apply"))?;
+            let live_uid = live_uid.filter(|_| resource.kind == "StatefulSet");
+            let applied = match api.patch(name, &params, &Patch::Apply(&desired)).await {
+                // An apply makes what is not there: only its kind can be missing.
+                Err(kube::Error::Api(status)) if status.code == 404 && !status.message.contains("namespaces") => {
+                    let (kind, name) = (resource.kind.clone(), name.clone());
+                    return Err(ApplyError::NoSuchKind { verb: "apply", kind, name });
+                }
+                Err(kube::Error::Api(status)) if live_uid.is_some() && is_immutable(&status) => {
+                    tracing::info!(cluster = %cluster.name, why = status.message, "StatefulSet replaced, its pods and volumes kept");
+                    orphan(&api, name, live_uid).await.map_err(failed("replace"))?;
+                    api.patch(name, &params, &Patch::Apply(&desired)).await.map_err(failed("apply"))?
+                }
+                applied => applied.map_err(failed("apply"))?,
+            };
             Ok((Outcome::Written, Some(encode(prepared, &applied)?)))
         }
     }
+}
+
+fn is_immutable(status: &kube::core::Status) -> bool {
+    status.code == 422 && status.message.contains("updates to statefulset spec for fields other than")
+}
+
+/// Deletes the object alone, and waits until it is gone: what it owned is adopted by the next one of its name. An operator that
+/// ends in between finds none, and makes it.
+async fn orphan(api: &Api<DynamicObject>, name: &str, uid: Option<String>) -> Result<(), kube::Error> {
+    let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
+    let params = DeleteParams::orphan().preconditions(preconditions);
+    match api.delete(name, &params).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        deleted => drop(deleted?),
+    }
+    // The garbage collector takes the owner off the pods first.
+    for _ in 0..GONE_AFTER_LOOKS {
+        if api.get_opt(name).await?.is_none_or(|live| live.uid() != uid) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(()) // the apply says what is in the way
 }
 
 /// An object under our name that another controller owns, an earlier cluster of the same name included, is left alone; so
@@ -165,17 +222,11 @@ fn undecodable(prepared: &Prepared, source: serde_json::Error) -> ApplyError {
     ApplyError::Decode { kind: prepared.resource.kind.clone(), name: prepared.name.clone(), source }
 }
 
-fn read_workload(live: Value, name: &str) -> Result<Workload, ApplyError> {
-    let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: name.to_owned(), source };
-    let set: StatefulSet = serde_json::from_value(live).map_err(decode)?;
+fn read_workload(set: StatefulSet) -> Workload {
     let seen = set.status.as_ref().and_then(|status| status.observed_generation);
     let current = seen.is_some() && seen == set.metadata.generation;
     let status = set.status.unwrap_or_default();
-    Ok(Workload {
-        pods: status.replicas,
-        update_revision: status.update_revision.filter(|_| current),
-        pods_refused: None,
-    })
+    Workload { pods: status.replicas, update_revision: status.update_revision.filter(|_| current), pods_refused: None }
 }
 
 async fn grow(client: &Client, namespace: &str, claim: &str, size: &str) -> Result<(), ApplyError> {

@@ -13,6 +13,12 @@ pub struct Config {
     /// Look after this namespace only; all of them if absent.
     #[arg(long, env = "UNDERSTUDY_NAMESPACE")]
     pub namespace: Option<String>,
+    /// This operator's pod, as the holder of the operators' Lease.
+    #[arg(long, env = "POD_NAME", hide = true)]
+    pub own_name: Option<String>,
+    /// The namespace that this operator runs in: its Lease is there, and NetworkPolicies let it through.
+    #[arg(long, env = "POD_NAMESPACE", hide = true)]
+    pub own_namespace: Option<String>,
     /// Where `/healthz` and `/metrics` are served.
     #[arg(long, env = "UNDERSTUDY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
     pub http_listen: SocketAddr,

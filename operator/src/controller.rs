@@ -10,6 +10,7 @@ use futures::StreamExt;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Secret, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::Api;
@@ -21,20 +22,24 @@ use serde::de::DeserializeOwned;
 use time::OffsetDateTime;
 use understudy_crds::{BrokerCluster, InvalidCluster, Timestamp};
 
-use crate::apply::{ApplyError, apply};
+use crate::apply::{ApplyError, apply, leave_alone};
 use crate::build::{BuildError, VerifiedCredentials, build};
 use crate::config::Config;
-use crate::dereference::{DereferenceError, dereference};
+use crate::dereference::{DereferenceError, Observed, dereference};
 use crate::failover::{Assignment, Failovers};
 use crate::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
 use crate::status::{self, Problem};
-use crate::validate::{Defaults, validate};
+use crate::validate::{Defaults, Target, validate};
 use crate::watch_retry::WatchRetry;
 
 /// Certificates are renewed and drift that no watch has shown is found within this time.
 const RESYNC_AFTER: Duration = Duration::from_secs(600);
+/// What others keep and a spec names is read again this often: nothing tells of its changes.
+const GIVEN_AFTER: Duration = Duration::from_secs(30);
 /// While pods are missing the reason is looked up again this often.
 const PODS_MISSING_AFTER: Duration = Duration::from_secs(10);
+/// Pods that must stay for a moment may go soon.
+const HELD_AFTER: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// Changes of objects that come together are reconciled together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -63,8 +68,9 @@ pub(crate) enum ReconcileError {
 impl ReconcileError {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Invalid(_) | Self::Dereference(DereferenceError::Name(_)) => "InvalidSpec",
-            Self::Dereference(_) => "ReadFailed",
+            Self::Invalid(_) => "InvalidSpec",
+            Self::Dereference(DereferenceError::Read { .. }) => "ReadFailed",
+            Self::Dereference(DereferenceError::NotThere { .. } | DereferenceError::NoKey { .. }) => "ReferenceMissing",
             Self::Build(_) => "BuildFailed",
             Self::Apply(_) => "ApplyFailed",
         }
@@ -75,7 +81,10 @@ impl ReconcileError {
 pub(crate) async fn run(client: Client, config: &Config) {
     let context = Arc::new(Context {
         client: client.clone(),
-        defaults: Defaults { broker_image: config.broker_image.clone() },
+        defaults: Defaults {
+            broker_image: config.broker_image.clone(),
+            operator_namespace: config.own_namespace.clone(),
+        },
         verified: VerifiedCredentials::default(),
         failovers: Failovers::new(client.clone()),
     });
@@ -94,6 +103,7 @@ pub(crate) async fn run(client: Client, config: &Config) {
         .owns(api::<Role>(&client, namespace), ours.clone())
         .owns(api::<RoleBinding>(&client, namespace), ours.clone())
         .owns(api::<EndpointSlice>(&client, namespace), ours.clone())
+        .owns(api::<NetworkPolicy>(&client, namespace), ours.clone())
         .owns(api::<PodDisruptionBudget>(&client, namespace), ours)
         .shutdown_on_signal()
         .run(reconcile, retry, context.clone())
@@ -163,14 +173,39 @@ async fn reconcile(cluster: Arc<BrokerCluster>, context: Arc<Context>) -> Result
 }
 
 async fn steps(cluster: &BrokerCluster, context: &Context) -> Result<Action, ReconcileError> {
-    let target = validate(cluster, &context.defaults)?;
-    let observed = dereference(&context.client, &target.cluster.namespace, target.cluster.name.as_str()).await?;
+    let mut target = validate(cluster, &context.defaults)?;
+    let observed = dereference(&context.client, &target.cluster).await?;
+    let wanted = target.pods;
+    target.pods = pods_for_now(&target, &observed, &context.failovers);
     let built = build(&target, &observed, &context.verified, OffsetDateTime::now_utc())?;
-    let mut applied = apply(&context.client, &target.cluster, built).await?;
-    let missing = applied.workload.pods < i32::from(target.cluster.replicas);
+    let mut applied = match target.cluster.orders.paused {
+        true => leave_alone(built, observed.stateful_set),
+        false => apply(&context.client, &target.cluster, built).await?,
+    };
+    let is_held = target.pods > wanted;
+    let uses_given = target.cluster.users_secret.is_some() || target.cluster.definitions.is_some();
+    let missing = applied.workload.pods < i32::from(target.pods);
     applied.workload.pods_refused = observed.pods_refused.filter(|_| missing);
     context.failovers.assign(Assignment { target, applied, problem: None, status: cluster.status.clone() });
-    Ok(Action::requeue(if missing { PODS_MISSING_AFTER } else { RESYNC_AFTER }))
+    Ok(Action::requeue(match (missing, uses_given) {
+        _ if is_held => HELD_AFTER,
+        (true, _) => PODS_MISSING_AFTER,
+        (false, true) => GIVEN_AFTER,
+        (false, false) => RESYNC_AFTER,
+    }))
+}
+
+/// As many as the spec says, or as there are while those that would go are needed (see `failover::hold`).
+fn pods_for_now(target: &Target, observed: &Observed, failovers: &Failovers) -> u8 {
+    let cluster = &target.cluster;
+    let existing = observed.stateful_set.as_ref().and_then(|set| set.spec.as_ref()?.replicas);
+    let existing = existing.and_then(|replicas| u8::try_from(replicas).ok()).unwrap_or(0);
+    if cluster.orders.hibernated || existing <= target.pods {
+        return target.pods;
+    }
+    let key = (cluster.namespace.clone(), cluster.name.to_string());
+    let keep = failovers.pods_to_keep(&key, &cluster.uid).unwrap_or(existing);
+    keep.clamp(target.pods, existing)
 }
 
 /// Says in the status what is wrong, through the cluster's task if it has one.

@@ -5,7 +5,7 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Secret};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use understudy_crds::{ClusterName, InvalidCluster};
+use understudy_crds::ValidatedCluster;
 
 use crate::names::{Names, selector_text};
 
@@ -20,6 +20,11 @@ pub struct Observed {
     pub user_secret: Option<Secret>,
     pub tls_secret: Option<Secret>,
     pub authority_secret: Option<Secret>,
+    /// The certificate that clients see and its authority, where they are the operator's own.
+    pub client_tls_secret: Option<Secret>,
+    pub client_authority_secret: Option<Secret>,
+    /// `spec.users.secretName`'s.
+    pub given_user_secret: Option<Secret>,
     pub claims: Vec<PersistentVolumeClaim>,
     /// Why the StatefulSet could not make a pod, if one is missing (a quota, an admission rule).
     pub pods_refused: Option<String>,
@@ -29,21 +34,42 @@ pub struct Observed {
 pub enum DereferenceError {
     #[error("cannot read {what}: {source}")]
     Read { what: &'static str, source: Box<kube::Error> },
-    #[error(transparent)]
-    Name(#[from] InvalidCluster),
+    #[error("{field} names the {kind} {name}, which is not there: make it, or name another")]
+    NotThere { field: &'static str, kind: &'static str, name: String },
+    #[error("{field} names the {kind} {name}, which has no {key}: add it, or name another")]
+    NoKey { field: &'static str, kind: &'static str, name: String, key: String },
 }
 
 /// # Errors
-/// If the API server does not answer, or refuses.
-pub async fn dereference(client: &Client, namespace: &str, name: &str) -> Result<Observed, DereferenceError> {
-    let name = ClusterName::parse(name)?;
-    let names = Names::of(&name);
+/// If the API server does not answer, or refuses; or if something that the spec names is not there.
+pub async fn dereference(client: &Client, cluster: &ValidatedCluster) -> Result<Observed, DereferenceError> {
+    let (namespace, name) = (cluster.namespace.as_str(), &cluster.name);
+    let names = Names::of(name);
     let read = |what| move |source| DereferenceError::Read { what, source: Box::new(source) };
     let secrets: Api<Secret> = Api::namespaced(client.clone(), namespace);
     let sets: Api<StatefulSet> = Api::namespaced(client.clone(), namespace);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     let stateful_set = sets.get_opt(&names.stateful_set()).await.map_err(read("the StatefulSet"))?;
-    let of_cluster = ListParams::default().labels(&selector_text(&name)).limit(MAX_CLAIMS);
+    let of_cluster = ListParams::default().labels(&selector_text(name)).limit(MAX_CLAIMS);
+    let tls = cluster.clients.tls.as_ref();
+    let (client_tls_secret, client_authority_secret) = match tls {
+        Some(tls) if tls.secret_name.is_none() => (
+            secrets.get_opt(&names.client_tls_secret()).await.map_err(read("the clients' certificate"))?,
+            secrets.get_opt(&names.client_authority_secret()).await.map_err(read("the clients' authority"))?,
+        ),
+        _ => (None, None),
+    };
+    if let Some(name) = tls.and_then(|tls| tls.secret_name.as_deref()) {
+        given_secret(&secrets, "spec.clients.tls.secretName", name, &["tls.crt", "tls.key"]).await?;
+    }
+    if let Some(authority) = tls.and_then(|tls| tls.client_authority.as_ref()) {
+        given_secret(&secrets, "spec.clients.tls.clientAuthority", &authority.secret_name, &[authority.key.as_str()])
+            .await?;
+    }
+    let given_user_secret = match &cluster.users_secret {
+        Some(name) => Some(given_secret(&secrets, "spec.users.secretName", name, &["username", "password"]).await?),
+        None => None,
+    };
     Ok(Observed {
         pods_refused: match &stateful_set {
             Some(set) if pods_missing(set) => {
@@ -55,8 +81,32 @@ pub async fn dereference(client: &Client, namespace: &str, name: &str) -> Result
         user_secret: secrets.get_opt(&names.user_secret()).await.map_err(read("the users' Secret"))?,
         tls_secret: secrets.get_opt(&names.tls_secret()).await.map_err(read("the certificates' Secret"))?,
         authority_secret: secrets.get_opt(&names.authority_secret()).await.map_err(read("the authority's Secret"))?,
+        client_tls_secret,
+        client_authority_secret,
+        given_user_secret,
         claims: claims.list(&of_cluster).await.map_err(read("the volume claims"))?.items,
     })
+}
+
+/// One that somebody else keeps: a pod that mounted it would wait for it without a word.
+async fn given_secret(
+    secrets: &Api<Secret>,
+    field: &'static str,
+    name: &str,
+    keys: &[&str],
+) -> Result<Secret, DereferenceError> {
+    let read = secrets.get_opt(name).await;
+    let secret = read.map_err(|source| DereferenceError::Read { what: field, source: Box::new(source) })?;
+    let secret = secret.ok_or_else(|| DereferenceError::NotThere { field, kind: "Secret", name: name.to_owned() })?;
+    let has =
+        |key: &str| secret.data.as_ref().is_some_and(|data| data.get(key).is_some_and(|value| !value.0.is_empty()));
+    match keys.iter().find(|key| !has(key)) {
+        Some(key) => {
+            let (name, key) = (name.to_owned(), (*key).to_owned());
+            Err(DereferenceError::NoKey { field, kind: "Secret", name, key })
+        }
+        None => Ok(secret),
+    }
 }
 
 pub(crate) fn pods_missing(set: &StatefulSet) -> bool {

@@ -16,11 +16,10 @@ mod covers;
 pub mod dereference;
 pub mod failover;
 mod http;
+mod leader;
 mod metrics;
 pub mod names;
 pub mod status;
-#[cfg(test)]
-mod status_tests;
 pub mod validate;
 mod watch_retry;
 
@@ -34,6 +33,34 @@ pub async fn run(config: config::Config) -> anyhow::Result<()> {
     let client = kube::Client::try_default().await.context("no way to an API server")?;
     tokio::select! {
         served = http::serve(config.http_listen) => served.with_context(|| format!("cannot listen on {}", config.http_listen)),
-        () = controller::run(client, &config) => Ok(()),
+        ended = lead(client, &config) => ended,
+    }
+}
+
+/// Works as long as this process leads. One that runs outside a cluster leads always: there is no namespace for a Lease.
+async fn lead(client: kube::Client, config: &config::Config) -> anyhow::Result<()> {
+    let (Some(namespace), Some(me)) = (&config.own_namespace, &config.own_name) else {
+        controller::run(client, config).await;
+        return Ok(());
+    };
+    let mut leadership = tokio::select! {
+        leadership = leader::stand(client.clone(), namespace, me) => leadership,
+        () = told_to_end() => return Ok(()),
+    };
+    metrics::LEADS.set(1);
+    tokio::select! {
+        why = leadership.lost() => anyhow::bail!("{why}: this process ends, and the next one stands by"),
+        () = controller::run(client, config) => {}
+    }
+    leadership.release().await;
+    Ok(())
+}
+
+async fn told_to_end() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let Ok(mut terminated) = signal(SignalKind::terminate()) else { return std::future::pending().await };
+    tokio::select! {
+        _ = terminated.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
     }
 }

@@ -34,9 +34,13 @@ pub(crate) static ELECTION_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
     registered(Histogram::with_opts(options.buckets(buckets)).expect("a constant name is valid"))
 });
 
+pub(crate) static LEADS: LazyLock<IntGauge> = LazyLock::new(|| {
+    let help = "1 if this operator works, 0 if it stands by.";
+    registered(IntGauge::new("understudy_operator_leader", help).expect("a constant name is valid"))
+});
+
 pub(crate) static SWITCHOVERS: LazyLock<IntCounterVec> = LazyLock::new(|| {
-    let help =
-        "Hand-overs that this operator has asked for, by reason (requested, preferred) and outcome (done, failed).";
+    let help = "Hand-overs that this operator has asked for, by reason (requested, preferred, cordoned, fenced, scaled-down) and outcome (done, failed).";
     let counters = IntCounterVec::new(Opts::new("understudy_operator_switchovers_total", help), &["reason", "outcome"]);
     registered(counters.expect("a constant name is valid"))
 });

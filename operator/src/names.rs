@@ -17,6 +17,7 @@ pub const ROLE_LABEL: &str = "understudy.dev/role";
 
 pub const BROKER_CONTAINER: &str = "broker";
 pub const AMQP_PORT: i32 = 5672;
+pub const AMQPS_PORT: i32 = 5671;
 pub const GRPC_PORT: i32 = 7672;
 pub const HTTP_PORT: i32 = 15692;
 
@@ -75,6 +76,24 @@ impl Names {
 
     pub fn authority_secret(&self) -> String {
         format!("{}-ca", self.0)
+    }
+
+    /// The certificate that clients see, unless somebody else keeps it.
+    pub fn client_tls_secret(&self) -> String {
+        format!("{}-client-tls", self.0)
+    }
+
+    /// The authority that issues it, where that is the operator's own.
+    pub fn client_authority_secret(&self) -> String {
+        format!("{}-client-ca", self.0)
+    }
+
+    pub fn network_policy(&self) -> String {
+        self.cluster()
+    }
+
+    pub fn pod_monitor(&self) -> String {
+        self.cluster()
     }
 
     pub fn lease(&self) -> String {

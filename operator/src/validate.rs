@@ -3,9 +3,11 @@
 use understudy_crds::{BrokerCluster, InvalidCluster, ValidatedCluster};
 
 /// What a spec leaves to the operator.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Defaults {
     pub broker_image: String,
+    /// Where the operator runs, if in a cluster.
+    pub operator_namespace: Option<String>,
 }
 
 /// A cluster to be made, nothing left open.
@@ -13,6 +15,10 @@ pub struct Defaults {
 pub struct Target {
     pub cluster: ValidatedCluster,
     pub image: String,
+    /// Pods there are to be now: the spec's, none in hibernation, more while one that is to go is needed.
+    pub pods: u8,
+    /// Where the operator comes from, if it runs in a cluster.
+    pub operator_namespace: Option<String>,
 }
 
 /// # Errors
@@ -20,5 +26,6 @@ pub struct Target {
 pub fn validate(cluster: &BrokerCluster, defaults: &Defaults) -> Result<Target, InvalidCluster> {
     let cluster = ValidatedCluster::parse(cluster)?;
     let image = cluster.image.clone().unwrap_or_else(|| defaults.broker_image.clone());
-    Ok(Target { cluster, image })
+    let pods = if cluster.orders.hibernated { 0 } else { cluster.replicas };
+    Ok(Target { pods, cluster, image, operator_namespace: defaults.operator_namespace.clone() })
 }

@@ -15,20 +15,24 @@ use understudy_operator::validate::{Defaults, validate};
 type Grant = (String, String, String);
 
 /// Group, resource, verbs, and where the code calls them.
-const CALLED: [(&str, &str, &str); 20] = [
+const CALLED: [(&str, &str, &str); 24] = [
     ("understudy.dev", "brokerclusters", "list watch"),   // controller
     ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
     ("understudy.dev", "brokerclusters/finalizers", "update"), // owner references, where that is enforced
-    ("apps", "statefulsets", "get list watch create patch"), // controller, dereference, apply
+    ("apps", "statefulsets", "get list watch create patch delete"), // controller, dereference, apply
     ("", "services", "get list watch create patch"),      // controller, apply
     ("", "serviceaccounts", "get list watch create patch"), // controller, apply
     ("", "secrets", "get list watch create patch"),       // controller, dereference, apply
+    ("", "nodes", "list watch"),                          // failover::nodes
     ("", "pods", "list watch delete"),                    // failover::task
     ("", "persistentvolumeclaims", "list patch"),         // dereference, apply
     ("", "events", "list"),                               // dereference
     ("events.k8s.io", "events", "create patch"),          // failover::announce
     ("policy", "poddisruptionbudgets", "get list watch create patch delete"), // controller, apply
+    ("networking.k8s.io", "networkpolicies", "get list watch create patch delete"), // controller, apply
+    ("cert-manager.io", "certificates", "get create patch delete"), // apply
+    ("monitoring.coreos.com", "podmonitors", "get create patch delete"), // apply
     ("rbac.authorization.k8s.io", "roles", "get list watch create patch"), // controller, apply
     ("rbac.authorization.k8s.io", "rolebindings", "get list watch create patch"), // controller, apply
     ("coordination.k8s.io", "leases", "get list watch create update"), // understudy-lease
@@ -79,7 +83,7 @@ fn the_operator_has_what_it_grants_to_brokers() {
         "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
     }))
     .unwrap();
-    let target = validate(&cluster, &Defaults { broker_image: "broker".into() }).unwrap();
+    let target = validate(&cluster, &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap();
     let verified = VerifiedCredentials::default();
     let built = build(&target, &Observed::default(), &verified, OffsetDateTime::UNIX_EPOCH).unwrap();
     let role = built.objects.iter().find(|object| object.resource.kind == "Role").unwrap();

@@ -26,10 +26,11 @@ async fn reconcile(api: &FakeApi, uid: &str, spec: serde_json::Value) -> Result<
         "metadata": {"name": "orders", "namespace": "shop", "uid": uid, "generation": 1}, "spec": spec,
     }))
     .unwrap();
-    let target = validate(&cluster, &Defaults { broker_image: "understudy/broker:dev".into() }).unwrap();
+    let target =
+        validate(&cluster, &Defaults { broker_image: "understudy/broker:dev".into(), ..Defaults::default() }).unwrap();
     let empty = json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": []});
     api.put("/api/v1/namespaces/shop/persistentvolumeclaims", empty);
-    let observed: Observed = dereference(&client, "shop", "orders").await.unwrap();
+    let observed: Observed = dereference(&client, &target.cluster).await.unwrap();
     let built = build(&target, &observed, &VerifiedCredentials::default(), OffsetDateTime::UNIX_EPOCH).unwrap();
     apply(&client, &target.cluster, built).await
 }
@@ -52,6 +53,7 @@ async fn everything_is_made_in_order_and_then_nothing_is_written() {
         PATCH /api/v1/namespaces/shop/services/orders-any
         POST /apis/discovery.k8s.io/v1/namespaces/shop/endpointslices
         PATCH /apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders
+        PATCH /apis/networking.k8s.io/v1/namespaces/shop/networkpolicies/orders
         PATCH /apis/apps/v1/namespaces/shop/statefulsets/orders"#]]
     .assert_eq(&api.take_writes().join("\n"));
 
@@ -99,6 +101,26 @@ async fn scaled_to_one_the_budget_goes() {
     reconcile(&api, "u-1", json!({"replicas": 1})).await.unwrap();
     assert!(api.take_writes().contains(&format!("DELETE {BUDGET}")));
     reconcile(&api, "u-1", json!({"replicas": 1})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+}
+
+/// The claim template of a StatefulSet cannot be changed: another one takes over its pods.
+#[tokio::test]
+async fn a_volume_that_grows_makes_another_stateful_set() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    api.take_writes();
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    let writes = api.take_writes();
+    assert_eq!(writes, [format!("PATCH {SET}"), format!("DELETE {SET}"), format!("PATCH {SET}")]);
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+    // Killed between the two: the next one makes it.
+    api.remove(SET);
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
+    // An object from before the schema refused it: a volume is never made smaller.
+    reconcile(&api, "u-1", json!({"storage": {"size": "8Gi"}})).await.unwrap();
     assert_eq!(api.take_writes(), Vec::<String>::new());
 }
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{Identity, Member, Position};
+use understudy_record::{Identity, Member, Position, ReplicaName};
 
 use crate::Lease;
 use crate::decide::Decision;
@@ -36,6 +36,7 @@ impl<'a> Muster<'a> {
                 Some(report) if !member.is(&report.identity) => muster.lost.push(lost(not_the_member(member, report))),
                 Some(report) if report.state == StoreState::Dirty => muster.lost.push(lost(LostWhy::Damaged)),
                 Some(report) if Some(&report.identity) == lease.holder() => muster.away.push(member),
+                Some(_) if view.spec.fenced.contains(&member.name) => muster.away.push(member),
                 Some(report) => match report.knows.check(lease.cluster_version()) {
                     Ok(()) => muster.electable.push(report),
                     Err(why) => muster.outdated.push(lost(LostWhy::Outdated { why })),
@@ -52,8 +53,18 @@ impl<'a> Muster<'a> {
 
     /// The candidate, and with it those who stay in the set.
     pub(crate) fn choose(&self, view: &View) -> Option<(&'a Report, BTreeSet<Identity>)> {
-        let staying = self.electable.iter().map(|report| report.identity.clone()).collect();
-        best(&self.electable, view).map(|candidate| (candidate, staying))
+        best(&self.electable, view).map(|candidate| (candidate, self.staying()))
+    }
+
+    /// The candidate that a person has named, if it can be elected. Each member holds all that was confirmed, so it need not
+    /// be the one with the longest log.
+    pub(crate) fn choose_named(&self, name: &ReplicaName) -> Option<(&'a Report, BTreeSet<Identity>)> {
+        let named = self.electable.iter().find(|report| report.identity.name == *name);
+        named.map(|candidate| (*candidate, self.staying()))
+    }
+
+    fn staying(&self) -> BTreeSet<Identity> {
+        self.electable.iter().map(|report| report.identity.clone()).collect()
     }
 
     /// Nobody can be elected now, and these may come back.

@@ -13,7 +13,7 @@ use crate::force::{force_highest, force_named};
 use crate::reason::{BlockedReason, FailoverReason, WaitReason};
 use crate::recovery::decide_without_lease;
 use crate::tracker::{Observed, Register};
-use crate::view::{Contact, Elector, Force, Loss, Report, Role, View};
+use crate::view::{Contact, Elector, Force, Loss, Promotion, Report, Role, View};
 use crate::{Lease, NotElectable, Version};
 
 /// What to do, and why.
@@ -274,6 +274,9 @@ fn members_heard<'a>(view: &'a View, lease: &'a Lease) -> impl Iterator<Item = &
 fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason) -> Decision {
     let lease = &observed.lease;
     let muster = Muster::of(lease, view);
+    if let Promotion::Manual { to } = &view.spec.promotion {
+        return promote(observed, muster, reason, to.as_ref());
+    }
     if let Some((candidate, staying)) = muster.choose(view) {
         return swap(&observed.version, lease.elect(&candidate.identity, &staying), &candidate.identity, reason);
     }
@@ -291,6 +294,20 @@ fn elect(now: Duration, view: &View, observed: &Observed, reason: FailoverReason
         return Decision::Blocked { reason: BlockedReason::NoMemberLeft { cause: reason, lost: muster.lost } };
     }
     muster.wait(reason)
+}
+
+/// Nobody is elected whom no person has named.
+fn promote(observed: &Observed, muster: Muster<'_>, cause: FailoverReason, to: Option<&ReplicaName>) -> Decision {
+    match to.and_then(|name| muster.choose_named(name)) {
+        Some((candidate, staying)) => {
+            swap(&observed.version, observed.lease.elect(&candidate.identity, &staying), &candidate.identity, cause)
+        }
+        None if muster.electable.is_empty() => muster.wait(cause),
+        None => {
+            let electable = muster.electable.iter().map(|report| report.identity.name.clone()).collect();
+            Decision::Blocked { reason: BlockedReason::AwaitsPromotion { cause, electable, named: to.cloned() } }
+        }
+    }
 }
 
 pub(crate) fn swap(

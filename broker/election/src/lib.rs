@@ -22,9 +22,9 @@ pub use lease::{
 };
 pub use reason::{
     Ahead, BlockedReason, FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverReason, LastHeard, LostMember,
-    LostWhy, MayBeLost, WaitReason,
+    LostWhy, MayBeLost, SWITCHOVER_ANNOTATION, WaitReason,
 };
 pub use recovery::{RECOVERY_EPOCH_GAP, whom_to_follow};
 pub use stored::{Incarnation, Stored, Version};
 pub use tracker::{LeaseTracker, Observed, Register};
-pub use view::{Contact, Elector, Force, Loss, ReplicaView, Report, Role, Spec, StoreState, Timings, View};
+pub use view::{Contact, Elector, Force, Loss, Promotion, ReplicaView, Report, Role, Spec, StoreState, Timings, View};

@@ -10,6 +10,9 @@ use understudy_record::{Epoch, Identity, Member, Position, ReplicaName};
 /// On the BrokerCluster: "elect what is left, I take the loss". Whoever sets `Spec::forced` takes it off once it was used.
 pub const FORCE_RECOVERY_ANNOTATION: &str = "understudy.dev/force-recovery";
 
+/// On the BrokerCluster: "this in-sync pod is to be the primary". Taken off once it was answered.
+pub const SWITCHOVER_ANNOTATION: &str = "understudy.dev/switchover";
+
 /// On the BrokerCluster: "elect this pod, I take the loss". Taken off once it was used.
 pub const FORCE_PRIMARY_ANNOTATION: &str = "understudy.dev/force-primary";
 
@@ -115,6 +118,8 @@ pub enum BlockedReason {
     LeaseWentBack { lease: Epoch, known: Epoch, by: ReplicaName },
     /// The next Lease would be none.
     Unswappable { why: crate::NotElectable },
+    /// Promotion is manual, and these could be elected.
+    AwaitsPromotion { cause: FailoverReason, electable: Vec<ReplicaName>, named: Option<ReplicaName> },
 }
 
 /// A member of the in-sync set that cannot be elected any more.
@@ -226,6 +231,7 @@ impl BlockedReason {
             Self::NoCleanStore { .. } => "NoCleanStore",
             Self::LeaseWentBack { .. } => "LeaseWentBack",
             Self::Unswappable { .. } => "LeaseUnswappable",
+            Self::AwaitsPromotion { .. } => "AwaitsPromotion",
         }
     }
 }
@@ -356,8 +362,23 @@ impl fmt::Display for BlockedReason {
                  it, and it is recovered from the replicas' logs"
             ),
             Self::Unswappable { why } => write!(f, "the next Lease cannot be written: {why}"),
+            Self::AwaitsPromotion { cause, electable, named } => {
+                write!(
+                    f,
+                    "{cause}; promotion is manual: name one of {} in the annotation {SWITCHOVER_ANNOTATION}",
+                    names(electable)
+                )?;
+                match named {
+                    Some(named) => write!(f, " ({named}, which it names, is not among them)"),
+                    None => Ok(()),
+                }
+            }
         }
     }
+}
+
+fn names(names: &[ReplicaName]) -> String {
+    names.iter().map(ReplicaName::as_str).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Display for MayBeLost {

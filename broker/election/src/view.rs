@@ -31,7 +31,7 @@ pub enum Elector {
     Backup(Identity),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Spec {
     /// The names of all replicas the cluster should have.
     pub replicas: BTreeSet<ReplicaName>,
@@ -40,6 +40,18 @@ pub struct Spec {
     /// Wins among candidates whose logs are equally long.
     pub preferred: Option<ReplicaName>,
     pub forced: Force,
+    pub promotion: Promotion,
+    /// Not to be elected, though they are in the set: a person keeps them out.
+    pub fenced: BTreeSet<ReplicaName>,
+}
+
+/// Whether a primary that is lost is replaced at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Promotion {
+    #[default]
+    Automatic,
+    /// A person says when, and by whom of the set. Whoever asks without one waits for that.
+    Manual { to: Option<ReplicaName> },
 }
 
 /// Whether a person has said that losing what nobody can give back is better than waiting for it.

@@ -13,7 +13,7 @@ use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Delivery
 use understudy_node::{ClientEvent, Door, Outbox, Outgoing, Upload, effect_cost};
 use understudy_record::{Body, ShortStr};
 
-use crate::ledger::{DEAD, FANOUT, MARKS, MessageId, PILE, QUEUES, WORK};
+use crate::ledger::{DEAD, FANOUT, LATE, MARKS, MessageId, PILE, QUEUES, TIMED, WORK};
 use crate::machine::ClientEnd;
 use crate::network::Place;
 use crate::witness::message_id;
@@ -24,6 +24,9 @@ const CHANNEL: ChannelId = ChannelId(1);
 /// What one publisher may have unconfirmed.
 const WINDOW: usize = 40;
 const PREFETCH: u16 = 8;
+
+/// Of what expires, in ms: long enough for another primary to come meanwhile.
+const LONGEST_LIFE_MS: u64 = 3_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -40,6 +43,7 @@ pub(crate) enum ClientStep {
     Settle(ConnectionId, u64, MessageId),
     Mark(ConnectionId),
     Purge(ConnectionId),
+    Get(ConnectionId),
     /// What the broker said reaches the client.
     Hears(ConnectionId, Outgoing),
     /// The connection broke.
@@ -92,6 +96,7 @@ impl World {
             ClientStep::Settle(id, tag, message) => self.settle_delivery(client, id, tag, message),
             ClientStep::Mark(id) => self.mark(client, id),
             ClientStep::Purge(id) => self.purge(client, id),
+            ClientStep::Get(id) => self.get(client, id),
             ClientStep::Hears(id, outgoing) => return self.client_hears(client, id, outgoing),
             ClientStep::Lost(id) => self.client_lost(client, id),
         }
@@ -174,7 +179,7 @@ impl World {
                 self.later_client(client, ClientStep::Mark(id), 100..300);
             }
             Kind::Purger => self.later_client(client, ClientStep::Purge(id), 200..1500),
-            Kind::Drainer(queue) => self.say(client, vec![Command::BasicGet { queue: text(queue), no_ack: false }]),
+            Kind::Drainer(_) => self.get(client, id),
         }
     }
 
@@ -210,14 +215,19 @@ impl World {
         }
         let Some(connection) = self.connection(client, id) else { return };
         let full = connection.unconfirmed.len() >= WINDOW;
-        if !full {
+        if !full && self.rng.random_bool(0.1) {
+            let lives = Duration::from_millis(self.rng.random_range(0..LONGEST_LIFE_MS));
+            let message = self.ledger.publish_timed(self.schedule.now + lives);
+            self.send(client, "", TIMED, message, expiring(lives));
+        } else if !full {
             let (exchange, key, queues): (&str, &str, &[&'static str]) = match self.rng.random_range(0..10) {
                 0 | 1 => (FANOUT, "", &WORK),
                 2 | 3 => ("", PILE, &[PILE]),
                 n if n % 2 == 0 => ("", WORK[0], &WORK[..1]),
                 _ => ("", WORK[1], &WORK[1..]),
             };
-            self.send(client, exchange, key, queues);
+            let message = self.ledger.publish(queues);
+            self.send(client, exchange, key, message, persistent());
         }
         let every = self.plan.publish_every.as_millis() as u64;
         self.later_client(client, ClientStep::Publish(id), every / 2..every * 3 / 2 + 1);
@@ -229,9 +239,9 @@ impl World {
         client: usize,
         exchange: &'static str,
         key: &'static str,
-        queues: &[&'static str],
+        message: MessageId,
+        properties: Bytes,
     ) -> Option<u64> {
-        let message = self.ledger.publish(queues);
         let mut body = message.to_le_bytes().to_vec();
         body.resize(8 + self.rng.random_range(0..self.plan.largest_body), 0x2e);
         let connection = self.clients[client].connection.as_mut()?;
@@ -245,7 +255,7 @@ impl World {
                 routing_key: ShortStr::from_static(key),
                 mandatory: false,
                 immediate: false,
-                properties: persistent(),
+                properties,
                 body: Body::new(body.into()),
             })],
         );
@@ -276,11 +286,13 @@ impl World {
     fn mark(&mut self, client: usize, id: ConnectionId) {
         let Some(connection) = self.connection(client, id) else { return };
         let acked = std::mem::take(&mut connection.acked);
-        if !acked.is_empty()
-            && let Some(tag) = self.send(client, "", MARKS, &[MARKS])
-            && let Some(connection) = self.connection(client, id)
-        {
-            connection.marks.insert(tag, acked);
+        if !acked.is_empty() {
+            let message = self.ledger.publish(&[MARKS]);
+            if let Some(tag) = self.send(client, "", MARKS, message, persistent())
+                && let Some(connection) = self.connection(client, id)
+            {
+                connection.marks.insert(tag, acked);
+            }
         }
         self.later_client(client, ClientStep::Mark(id), 50..300);
     }
@@ -294,6 +306,13 @@ impl World {
             connection.purging = Some(sure);
         }
         self.say(client, vec![Command::QueuePurge { queue: ShortStr::from_static(PILE), no_wait: false }]);
+    }
+
+    fn get(&mut self, client: usize, id: ConnectionId) {
+        if self.connection(client, id).is_some() {
+            let queue = ShortStr::from_static(self.clients[client].queue());
+            self.say(client, vec![Command::BasicGet { queue, no_ack: false }]);
+        }
     }
 
     fn client_hears(&mut self, client: usize, id: ConnectionId, outgoing: Outgoing) -> Result<(), String> {
@@ -313,6 +332,7 @@ impl World {
     }
 
     fn client_hears_effect(&mut self, client: usize, id: ConnectionId, effect: Effect) -> Result<(), String> {
+        let now = self.schedule.now;
         let Some(connection) = self.connection(client, id) else { return Ok(()) };
         match effect.kind {
             EffectKind::PublisherAck { delivery_tag, multiple } => {
@@ -336,7 +356,7 @@ impl World {
             EffectKind::BasicDeliver { delivery_tag, redelivered, message, .. } => {
                 let queue = self.clients[client].queue();
                 let number = message_id(&message.body).ok_or("a message of nobody")?;
-                self.ledger.deliver(number, queue, redelivered)?;
+                self.ledger.deliver(number, queue, redelivered, now)?;
                 let holds = self.rng.random_bool(0.02);
                 let Some(connection) = self.connection(client, id) else { return Ok(()) };
                 connection.outstanding.insert(delivery_tag.0, number);
@@ -350,12 +370,18 @@ impl World {
             EffectKind::BasicGetOk { delivery_tag, redelivered, message, .. } => {
                 let queue = self.clients[client].queue();
                 let number = message_id(&message.body).ok_or("a message of nobody")?;
-                self.ledger.deliver(number, queue, redelivered)?;
+                self.ledger.deliver(number, queue, redelivered, now)?;
                 let ack = Command::BasicAck { delivery_tag, multiple: false };
                 let next = Command::BasicGet { queue: ShortStr::from_static(queue), no_ack: false };
                 self.say(client, vec![ack, next]);
             }
-            EffectKind::BasicGetEmpty => self.clients[client].content = true,
+            EffectKind::BasicGetEmpty => {
+                let waits = self.clients[client].queue() == LATE && self.ledger.awaits_expiry();
+                self.clients[client].content = !waits;
+                if waits {
+                    self.later_client(client, ClientStep::Get(id), 20..100);
+                }
+            }
             EffectKind::QueuePurgeOk { .. } => {
                 let sure = connection.purging.take().unwrap_or_default();
                 self.ledger.purge_may_take_all();
@@ -457,7 +483,11 @@ fn declare(queue: &'static str) -> Command {
         exclusive: false,
         auto_delete: false,
         no_wait: true,
-        arguments: if queue == WORK[1] { dies_into(DEAD) } else { Bytes::new() },
+        arguments: match queue {
+            _ if queue == WORK[1] => dies_into(DEAD),
+            TIMED => dies_into(LATE),
+            _ => Bytes::new(),
+        },
     }
 }
 
@@ -477,4 +507,12 @@ fn dies_into(queue: &str) -> Bytes {
 /// Property flags with delivery-mode alone, and its value 2.
 fn persistent() -> Bytes {
     Bytes::from_static(&[0x10, 0x00, 2])
+}
+
+/// With an expiration, too.
+fn expiring(after: Duration) -> Bytes {
+    let text = after.as_millis().to_string();
+    let mut properties = vec![0x11, 0x00, 2, text.len() as u8];
+    properties.extend_from_slice(text.as_bytes());
+    properties.into()
 }

@@ -107,7 +107,13 @@ pub(crate) fn view(
         elector,
         register: tracker.register().clone(),
         replicas: sights.iter().map(|(name, sight)| (name.clone(), sight.view(now))).collect(),
-        spec: Spec { replicas: names.iter().cloned().collect(), processes_in_set, preferred: None, forced: Force::No },
+        spec: Spec {
+            replicas: names.iter().cloned().collect(),
+            processes_in_set,
+            preferred: None,
+            forced: Force::No,
+            ..Spec::default()
+        },
         timings: Timings {
             lease_duration: LEASE_DURATION,
             backup_timeout: BACKUP_TIMEOUT,

@@ -2,6 +2,9 @@
 //! end, and whenever something arrives, it is compared with what must be.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::machine::WALL_CLOCKS_DIFFER;
 
 pub(crate) type MessageId = u64;
 
@@ -11,12 +14,16 @@ pub(crate) const WORK: [&str; 2] = ["work-0", "work-1"];
 pub(crate) const PILE: &str = "pile";
 /// Where what is rejected at the second work queue goes. Nobody consumes from it.
 pub(crate) const DEAD: &str = "dead";
+/// What is published to it expires there: nobody consumes from it.
+pub(crate) const TIMED: &str = "timed";
+/// Where what has expired goes. Nobody consumes from it.
+pub(crate) const LATE: &str = "late";
 /// Where consumers note how far they have acknowledged.
 pub(crate) const MARKS: &str = "marks";
 /// To both work queues.
 pub(crate) const FANOUT: &str = "both";
 
-pub(crate) const QUEUES: [&str; 5] = [WORK[0], WORK[1], PILE, DEAD, MARKS];
+pub(crate) const QUEUES: [&str; 7] = [WORK[0], WORK[1], PILE, DEAD, TIMED, LATE, MARKS];
 
 #[derive(Debug, Default)]
 struct Sent {
@@ -29,6 +36,8 @@ struct Sent {
     rejected: bool,
     /// One ever did.
     once_rejected: bool,
+    /// When it was sent and has to live, in true time.
+    due: Option<Duration>,
     /// A purge may have removed it.
     maybe_purged: bool,
     /// A purge has.
@@ -43,6 +52,7 @@ pub(crate) struct Ledger {
     pub(crate) redelivered: u64,
     pub(crate) settled: u64,
     pub(crate) died: u64,
+    pub(crate) expired: u64,
     /// Returned by a consumer: delivered again without any fault.
     returned: BTreeSet<(MessageId, &'static str)>,
 }
@@ -51,6 +61,15 @@ impl Ledger {
     pub(crate) fn publish(&mut self, queues: &[&'static str]) -> MessageId {
         let id = self.sent.len() as MessageId + 1;
         self.sent.insert(id, Sent { queues: queues.to_vec(), ..Sent::default() });
+        id
+    }
+
+    /// One that expires, at the earliest `due`.
+    pub(crate) fn publish_timed(&mut self, due: Duration) -> MessageId {
+        let id = self.publish(&[TIMED]);
+        if let Some(sent) = self.sent.get_mut(&id) {
+            sent.due = Some(due);
+        }
         id
     }
 
@@ -66,12 +85,21 @@ impl Ledger {
 
     /// # Errors
     /// If it may not arrive, or not so: in words.
-    pub(crate) fn deliver(&mut self, id: MessageId, queue: &'static str, redelivered: bool) -> Result<(), String> {
+    pub(crate) fn deliver(
+        &mut self,
+        id: MessageId,
+        queue: &'static str,
+        redelivered: bool,
+        now: Duration,
+    ) -> Result<(), String> {
         let Some(sent) = self.sent.get_mut(&id) else {
             return Err(format!("message {id} came from {queue}, and nobody sent it"));
         };
         if queue == DEAD {
             return self.deliver_dead(id);
+        }
+        if queue == LATE {
+            return self.deliver_late(id, now);
         }
         if !sent.queues.contains(&queue) {
             return Err(format!("message {id} came from {queue}, and was sent to {:?}", sent.queues));
@@ -109,6 +137,24 @@ impl Ledger {
         sent.rejected = false;
         self.died += 1;
         Ok(())
+    }
+
+    fn deliver_late(&mut self, id: MessageId, now: Duration) -> Result<(), String> {
+        let Some(sent) = self.sent.get_mut(&id) else { return Ok(()) };
+        let Some(due) = sent.due else { return Err(format!("message {id} expired, and was to live for ever")) };
+        if now + WALL_CLOCKS_DIFFER < due {
+            return Err(format!("message {id} expired and came at {now:?}, and was to live until {due:?}"));
+        }
+        if sent.deliveries.insert(LATE, 1).is_some() {
+            return Err(format!("message {id} expired twice"));
+        }
+        self.expired += 1;
+        Ok(())
+    }
+
+    /// Whether messages that were confirmed have still to expire, or to be fetched from where they then are.
+    pub(crate) fn awaits_expiry(&self) -> bool {
+        self.sent.values().any(|sent| sent.due.is_some() && sent.confirmed && !sent.deliveries.contains_key(LATE))
     }
 
     /// A consumer of the second work queue does not want it.
@@ -158,6 +204,7 @@ impl Ledger {
                 return Err(format!("message {id} was rejected, and is neither among the dead nor came again"));
             }
             for queue in &sent.queues {
+                let queue = if *queue == TIMED { &LATE } else { queue };
                 let came = sent.deliveries.get(queue).copied().unwrap_or(0);
                 let excused = *queue == PILE && sent.maybe_purged;
                 if came == 0 && sent.confirmed && !excused {

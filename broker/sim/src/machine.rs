@@ -25,6 +25,12 @@ use crate::world::ForProcess;
 /// Segments are small, so that there are many.
 const SEGMENT_BYTES: u64 = 16 << 10;
 
+/// Of the wall clocks, when the world begins: in 2026.
+const BEGINNING_MS: u64 = 1_780_000_000_000;
+
+/// Machines' wall clocks are right but for so much.
+pub(crate) const WALL_CLOCKS_DIFFER: Duration = Duration::from_millis(500);
+
 pub(crate) struct Machine {
     pub(crate) name: ReplicaName,
     pub(crate) disk: SimStorage,
@@ -102,6 +108,12 @@ impl Machine {
             ended_at: Duration::ZERO,
             starts: 0,
         }
+    }
+
+    /// This machine's wall clock, in ms of the Unix epoch.
+    pub(crate) fn wall_ms(&self, now: Duration) -> u64 {
+        let ahead = self.clock_offset.as_millis() % WALL_CLOCKS_DIFFER.as_millis();
+        BEGINNING_MS + u64::try_from(now.as_millis() + ahead).unwrap_or(u64::MAX)
     }
 
     /// This machine's monotonic clock.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use understudy_node::{Door, NodeStatus, RoleStatus};
 
 use crate::client::{Client, ClientStep, Kind};
-use crate::ledger::QUEUES;
+use crate::ledger::{QUEUES, TIMED};
 use crate::report::Counts;
 use crate::world::{Happening, World};
 
@@ -55,6 +55,7 @@ pub fn run_seed(seed: u64, tells: bool) -> Outcome {
     counts.redelivered = world.ledger.redelivered;
     counts.settled = world.ledger.settled;
     counts.died = world.ledger.died;
+    counts.expired = world.ledger.expired;
     let story = world.story.take().unwrap_or_default();
     Outcome { counts, trace: world.trace, failure: reason.map(|reason| Failure { seed, reason, story }) }
 }
@@ -78,7 +79,7 @@ fn run(world: &mut World) -> Result<(), String> {
     run_until(world, SETTLES_WITHIN, "backups do not get what the primary has", are_level)?;
     compare_states(world)?;
     let first = world.clients.len();
-    for queue in QUEUES {
+    for queue in QUEUES.into_iter().filter(|queue| *queue != TIMED) {
         world.clients.push(Client::new(Kind::Drainer(queue)));
     }
     for client in first..world.clients.len() {

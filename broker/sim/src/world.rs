@@ -33,9 +33,6 @@ const TICK: Duration = Duration::from_millis(20);
 pub(crate) const OPERATOR_LOOKS: Duration = Duration::from_millis(50);
 const BACKUP_LOOKS: Duration = Duration::from_millis(200);
 
-/// Of the wall clock, when the world begins: in 2026.
-const WALL_CLOCK_MS: u64 = 1_780_000_000_000;
-
 /// What reaches a process, in its own time: not while it is frozen.
 #[derive(Debug)]
 pub(crate) enum ForProcess {
@@ -490,10 +487,10 @@ impl World {
 
     /// The node takes a turn, and what it leads to goes on its way.
     pub(crate) fn turn(&mut self, place: Place, step: impl FnOnce(&mut Process)) -> Result<(), String> {
-        let clock = self.machines[place.machine].clock(self.schedule.now);
+        let machine = &self.machines[place.machine];
+        let time = Time { wall_ms: machine.wall_ms(self.schedule.now), steady: machine.clock(self.schedule.now) };
         let Some(process) = self.process_at(place) else { return Ok(()) };
-        let wall_ms = WALL_CLOCK_MS + u64::try_from(clock.as_millis()).unwrap_or(u64::MAX);
-        process.node.begin_turn(Time { wall_ms, steady: clock });
+        process.node.begin_turn(time);
         step(process);
         process.node.settle();
         self.after_turn(place)

@@ -133,6 +133,7 @@ impl Brokers {
                 processes_in_set,
                 preferred: None,
                 forced: Force::No,
+                ..Spec::default()
             },
             timings,
         }

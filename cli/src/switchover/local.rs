@@ -228,6 +228,7 @@ impl Local {
                 processes_in_set: self.file.durability == "replicated",
                 preferred: None,
                 forced: Force::Named(ReplicaName::new(to)),
+                ..Spec::default()
             },
             replicas,
             timings: Timings::default(),

@@ -1,6 +1,7 @@
-//! The cluster's own certificate authority, and the one certificate that brokers and operator show each other.
+//! Certificates that the operator issues: the one that brokers and operator show each other, and, where nobody else keeps
+//! one, that which clients see. Each has an authority of its own: who is let in by one is not by the other.
 //!
-//! The authority's key lies in a Secret of its own that no pod mounts. Certificates are renewed when two thirds of their
+//! An authority's key lies in a Secret of its own that no pod mounts. Certificates are renewed when two thirds of their
 //! life are over; a new authority is trusted beside the old one, so that peers with either certificate go on talking.
 //! When a certificate ends and who issued it is kept in annotations: nothing here parses X.509.
 
@@ -76,54 +77,108 @@ struct Authority {
     renew_after: String,
 }
 
+/// Brokers and operator, towards each other.
 pub(super) fn build(
     cluster: &ValidatedCluster,
     observed: &Observed,
     now: OffsetDateTime,
 ) -> Result<Certificates, CertificateError> {
     let names = Names::of(&cluster.name);
-    let authority = match &observed.authority_secret {
-        Some(secret) => kept_authority(secret, now)?,
-        None => new_authority(None, now)?,
+    let purpose = Purpose {
+        authority_name: names.authority_secret(),
+        tls_name: names.tls_secret(),
+        hosts: hosts(cluster, &format!("*.{}", names.nodes_service())),
+        kept_authority: observed.authority_secret.as_ref(),
+        kept_tls: observed.tls_secret.as_ref(),
+        secret_type: "Opaque",
     };
-    let issuer = fingerprint(&authority.certificate);
-    let hosts = hosts(cluster);
-    let kept = observed.tls_secret.as_ref().filter(|secret| {
-        annotation(secret, ISSUER_ANNOTATION) == Some(issuer.as_str())
-            && annotation(secret, HOSTS_ANNOTATION) == Some(hosts.join(",").as_str())
-            && !is_due(annotation(secret, RENEW_AFTER_ANNOTATION), now)
-    });
-    let (certificate, key, renew_after) = match kept {
-        Some(secret) => (
-            text(secret, CERTIFICATE)?,
-            text(secret, KEY)?,
-            annotation(secret, RENEW_AFTER_ANNOTATION).unwrap_or_default().to_owned(),
-        ),
-        None => issue(&authority, &hosts, now)?,
-    };
-    let authorities =
-        [Some(authority.certificate.as_str()), authority.previous.as_deref()].into_iter().flatten().collect::<String>();
+    purpose.build(cluster, now)
+}
 
-    let authority_secret = secret(
-        cluster,
-        names.authority_secret(),
-        &[(AUTHORITY_CERTIFICATE, &authorities), (AUTHORITY_KEY, &authority.key.serialize_pem())],
-        &[(RENEW_AFTER_ANNOTATION, &authority.renew_after)],
-    );
-    let tls_secret = secret(
-        cluster,
-        names.tls_secret(),
-        &[(AUTHORITY_CERTIFICATE, &authorities), (CERTIFICATE, &certificate), (KEY, &key)],
-        &[(RENEW_AFTER_ANNOTATION, &renew_after), (ISSUER_ANNOTATION, &issuer), (HOSTS_ANNOTATION, &hosts.join(","))],
-    );
-    Ok(Certificates { authority_secret, tls_secret, material: TlsMaterial { authorities, certificate, key } })
+/// What clients see, under the Services' names and those of the spec.
+pub(super) fn for_clients(
+    cluster: &ValidatedCluster,
+    observed: &Observed,
+    now: OffsetDateTime,
+) -> Result<Certificates, CertificateError> {
+    let names = Names::of(&cluster.name);
+    let purpose = Purpose {
+        authority_name: names.client_authority_secret(),
+        tls_name: names.client_tls_secret(),
+        hosts: client_hosts(cluster),
+        kept_authority: observed.client_authority_secret.as_ref(),
+        kept_tls: observed.client_tls_secret.as_ref(),
+        secret_type: "kubernetes.io/tls",
+    };
+    purpose.build(cluster, now)
+}
+
+/// One certificate and its authority.
+struct Purpose<'a> {
+    authority_name: String,
+    tls_name: String,
+    hosts: Vec<String>,
+    kept_authority: Option<&'a Secret>,
+    kept_tls: Option<&'a Secret>,
+    /// Of the certificate's Secret.
+    secret_type: &'static str,
+}
+
+impl Purpose<'_> {
+    fn build(self, cluster: &ValidatedCluster, now: OffsetDateTime) -> Result<Certificates, CertificateError> {
+        let authority = match self.kept_authority {
+            Some(secret) => kept_authority(secret, now)?,
+            None => new_authority(None, now)?,
+        };
+        let issuer = fingerprint(&authority.certificate);
+        let hosts = self.hosts.join(",");
+        let kept = self.kept_tls.filter(|secret| {
+            annotation(secret, ISSUER_ANNOTATION) == Some(issuer.as_str())
+                && annotation(secret, HOSTS_ANNOTATION) == Some(hosts.as_str())
+                && !is_due(annotation(secret, RENEW_AFTER_ANNOTATION), now)
+        });
+        let (certificate, key, renew_after) = match kept {
+            Some(secret) => (
+                text(secret, CERTIFICATE)?,
+                text(secret, KEY)?,
+                annotation(secret, RENEW_AFTER_ANNOTATION).unwrap_or_default().to_owned(),
+            ),
+            None => issue(&authority, &self.hosts, now)?,
+        };
+        let both = [Some(authority.certificate.as_str()), authority.previous.as_deref()];
+        let authorities = both.into_iter().flatten().collect::<String>();
+        let authority_secret = secret(
+            cluster,
+            self.authority_name,
+            &[(AUTHORITY_CERTIFICATE, &authorities), (AUTHORITY_KEY, &authority.key.serialize_pem())],
+            &[(RENEW_AFTER_ANNOTATION, &authority.renew_after)],
+        );
+        let mut tls_secret = secret(
+            cluster,
+            self.tls_name,
+            &[(AUTHORITY_CERTIFICATE, &authorities), (CERTIFICATE, &certificate), (KEY, &key)],
+            &[(RENEW_AFTER_ANNOTATION, &renew_after), (ISSUER_ANNOTATION, &issuer), (HOSTS_ANNOTATION, &hosts)],
+        );
+        tls_secret.type_ = Some(self.secret_type.into());
+        Ok(Certificates { authority_secret, tls_secret, material: TlsMaterial { authorities, certificate, key } })
+    }
+}
+
+/// Names that clients reach the brokers by.
+pub(super) fn client_hosts(cluster: &ValidatedCluster) -> Vec<String> {
+    let names = Names::of(&cluster.name);
+    let mut hosts = hosts(cluster, &format!("*.{}", names.nodes_service()));
+    // Inside the namespace, too.
+    hosts.extend([names.failover_service(), names.any_service()]);
+    hosts.extend(cluster.clients.tls.iter().flat_map(|tls| tls.dns_names.clone()));
+    hosts
 }
 
 /// Every name under which a broker may be dialled.
-fn hosts(cluster: &ValidatedCluster) -> Vec<String> {
+fn hosts(cluster: &ValidatedCluster, pods: &str) -> Vec<String> {
     let names = Names::of(&cluster.name);
     let mut hosts = vec!["localhost".to_owned()];
-    for service in [format!("*.{}", names.nodes_service()), names.failover_service(), names.any_service()] {
+    for service in [pods.to_owned(), names.failover_service(), names.any_service()] {
         let full = format!("{service}.{}.svc", cluster.namespace);
         hosts.push(format!("{full}.cluster.local"));
         hosts.push(full);
@@ -240,7 +295,7 @@ mod tests {
             "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
         });
         let object = serde_json::from_value(json).unwrap();
-        validate(&object, &Defaults { broker_image: "broker".into() }).unwrap().cluster
+        validate(&object, &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster
     }
 
     fn day(number: i64) -> OffsetDateTime {

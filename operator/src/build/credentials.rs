@@ -14,7 +14,7 @@ use rand::distr::{Alphanumeric, SampleString};
 use understudy_crds::ValidatedCluster;
 
 use crate::dereference::Observed;
-use crate::names::{AMQP_PORT, Names, metadata};
+use crate::names::{Names, metadata};
 
 const USERNAME: &str = "app";
 /// 190 bits: nobody guesses it, however cheap a guess is.
@@ -63,41 +63,48 @@ pub(super) fn secret(
 ) -> Result<Secret, CredentialError> {
     let names = Names::of(&cluster.name);
     let mut metadata = metadata(cluster, names.user_secret());
-    let (username, password, users) = match &observed.user_secret {
+    let source = observed.given_user_secret.as_ref().or(observed.user_secret.as_ref());
+    let (username, password) = match source {
+        Some(source) => (text(source, "username")?, text(source, "password")?),
+        None => (USERNAME.to_owned(), Alphanumeric.sample_string(&mut rand::rng(), PASSWORD_CHARS)),
+    };
+    if username.contains(':') {
+        let secret = source.and_then(|source| source.metadata.name.clone()).unwrap_or_default();
+        return Err(CredentialError::Colon { secret });
+    }
+    let users = match &observed.user_secret {
         Some(kept) => {
             // Written only on top of what was read: a password that changes meanwhile is not put back.
             metadata.resource_version.clone_from(&kept.metadata.resource_version);
-            let (username, password) = (text(kept, "username")?, text(kept, "password")?);
-            if username.contains(':') {
-                return Err(CredentialError::Colon { secret: names.user_secret() });
-            }
-            let users = match users_text(kept) {
-                Some(users) if verified.holds(kept) => users,
+            match users_text(kept) {
+                Some(users) if verified.holds(kept) && observed.given_user_secret.is_none() => users,
                 Some(users) if matches(&users, &username, &password) => {
                     verified.insert(kept);
                     users
                 }
                 _ => users_file(&username, &password)?,
-            };
-            (username, password, users)
+            }
         }
-        None => {
-            let password = Alphanumeric.sample_string(&mut rand::rng(), PASSWORD_CHARS);
-            (USERNAME.to_owned(), password.clone(), users_file(USERNAME, &password)?)
-        }
+        None => users_file(&username, &password)?,
     };
     let host = format!("{}.{}.svc", names.failover_service(), cluster.namespace);
-    let uri = format!("amqp://{}:{}@{host}:{AMQP_PORT}/", percent_encoded(&username), percent_encoded(&password));
-    let data: BTreeMap<_, _> = [
-        ("username", username),
-        ("password", password),
-        ("host", host),
-        ("port", AMQP_PORT.to_string()),
-        ("uri", uri),
-        ("users", users),
-    ]
-    .map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes())))
-    .into();
+    let account = format!("{}:{}", percent_encoded(&username), percent_encoded(&password));
+    let ports = cluster.service_ports;
+    let plain = ("amqp", ports.amqp, [("port", "uri")].as_slice());
+    let encrypted = ("amqps", ports.amqps, [("tls-port", "tls-uri")].as_slice());
+    let only_encrypted = ("amqps", ports.amqps, [("port", "uri"), ("tls-port", "tls-uri")].as_slice());
+    let ways = match (cluster.clients.plaintext, cluster.clients.tls.is_some()) {
+        (_, false) => vec![plain],
+        (true, true) => vec![plain, encrypted],
+        (false, true) => vec![only_encrypted],
+    };
+    let ways = ways.into_iter().flat_map(|(scheme, port, keys)| {
+        let uri = format!("{scheme}://{account}@{host}:{port}/");
+        keys.iter().flat_map(move |(port_key, uri_key)| [(*port_key, port.to_string()), (*uri_key, uri.clone())])
+    });
+    let entries =
+        ways.chain([("username", username), ("password", password), ("host", host.clone()), ("users", users)]);
+    let data: BTreeMap<_, _> = entries.map(|(key, text)| (key.to_owned(), ByteString(text.into_bytes()))).collect();
     Ok(Secret { metadata, data: Some(data), type_: Some("Opaque".into()), ..Secret::default() })
 }
 
@@ -152,7 +159,7 @@ mod tests {
             "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
         });
         let object = serde_json::from_value(json).unwrap();
-        validate(&object, &Defaults { broker_image: "broker".into() }).unwrap().cluster
+        validate(&object, &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster
     }
 
     fn field(secret: &Secret, key: &str) -> String {

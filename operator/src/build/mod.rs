@@ -6,10 +6,15 @@ mod certificates;
 mod credentials;
 mod disruption_budget;
 mod endpoint_slice;
+mod foreign;
+mod network_policy;
+mod overlay;
+mod pod;
 mod service;
 mod stateful_set;
 
 use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Resource;
 use kube::api::ApiResource;
@@ -20,7 +25,7 @@ use time::OffsetDateTime;
 pub use certificates::{CertificateError, TlsMaterial};
 pub use credentials::{CredentialError, VerifiedCredentials};
 
-pub(crate) use endpoint_slice::{amqp_port, slice_labels};
+pub(crate) use endpoint_slice::{slice_labels, slice_ports};
 
 use crate::dereference::Observed;
 use crate::names::Names;
@@ -63,6 +68,8 @@ pub enum BuildError {
     Certificate(#[from] CertificateError),
     #[error(transparent)]
     Credential(#[from] CredentialError),
+    #[error("spec.podTemplate makes no pod template of what it is laid over: {source}")]
+    PodTemplate { source: serde_json::Error },
     #[error("cannot encode {kind}: {source}")]
     Encode { kind: String, source: serde_json::Error },
 }
@@ -90,17 +97,31 @@ pub fn build(
         prepare(&service::any(cluster), Mode::Apply)?,
         prepare(&endpoint_slice::empty(cluster), Mode::CreateOnly)?,
     ];
+    if let Some(tls) = &cluster.clients.tls
+        && tls.secret_name.is_none()
+        && tls.issuer.is_none()
+    {
+        let for_clients = certificates::for_clients(cluster, observed, now)?;
+        objects.push(prepare(&for_clients.authority_secret, Mode::Apply)?);
+        objects.push(prepare(&for_clients.tls_secret, Mode::Apply)?);
+    }
+    objects.push(foreign::certificate(cluster));
     objects.push(match disruption_budget::build(cluster) {
         Some(budget) => prepare(&budget, Mode::Apply)?,
-        None => Prepared {
-            resource: ApiResource::erase::<PodDisruptionBudget>(&()),
-            name: names.disruption_budget(),
-            mode: Mode::Absent,
-            value: Value::Null,
-        },
+        None => absent::<PodDisruptionBudget>(names.disruption_budget()),
     });
-    objects.push(prepare(&stateful_set::build(target, observed), Mode::Apply)?);
+    objects.push(match cluster.network_policy {
+        true => prepare(&network_policy::build(cluster, target.operator_namespace.as_deref()), Mode::Apply)?,
+        false => absent::<NetworkPolicy>(names.network_policy()),
+    });
+    objects.push(prepare(&stateful_set::build(target, observed)?, Mode::Apply)?);
+    // Last: where its kind does not exist, everything else is there all the same.
+    objects.push(foreign::pod_monitor(cluster));
     Ok(Built { objects, tls: certificates.material, claims_to_grow: stateful_set::claims_to_grow(cluster, observed) })
+}
+
+fn absent<K: Resource<DynamicType = ()>>(name: String) -> Prepared {
+    Prepared { resource: ApiResource::erase::<K>(&()), name, mode: Mode::Absent, value: Value::Null }
 }
 
 fn prepare<K: Resource<DynamicType = ()> + Serialize>(object: &K, mode: Mode) -> Result<Prepared, BuildError> {

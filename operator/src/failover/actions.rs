@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
-use understudy_crds::BrokerClusterStatus;
+use understudy_crds::{BrokerClusterStatus, UpdateStrategy};
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -14,7 +14,7 @@ use super::adopt::adopt;
 use super::catch_ups::News;
 use super::endpoint::{PrimaryAddress, publish};
 use super::peer::{Address, Command};
-use super::roll::{self, RollPod, RollStep};
+use super::roll::{self, Order, RollPod, RollRules, RollStep};
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
 use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
@@ -104,8 +104,20 @@ impl Task {
 
     pub(super) fn roll(&mut self) {
         let pods = self.roll_pods();
-        let min_in_sync = usize::from(self.cluster().min_in_sync);
-        self.roll = roll::next(&pods, min_in_sync);
+        let cluster = self.cluster();
+        let rules = RollRules {
+            min_in_sync: usize::from(cluster.min_in_sync),
+            supervised: cluster.update == UpdateStrategy::Supervised,
+            order: match (cluster.orders.paused, cluster.orders.maintenance) {
+                (true, _) => Some(Order::Paused),
+                (false, true) => Some(Order::Maintenance),
+                (false, false) => None,
+            },
+        };
+        self.roll = match cluster.orders.hibernated {
+            true => RollStep::Done,
+            false => roll::next(&pods, rules),
+        };
         if self.assignment.problem.is_some() {
             return;
         }
@@ -142,7 +154,10 @@ impl Task {
         self.deleted.retain(|uid| existing.contains(uid));
         let revision = self.assignment.applied.workload.update_revision.as_ref();
         let (lease, now) = (self.held(), self.now());
-        let names = self.cluster().pod_names().map(|name| ReplicaName::new(&name));
+        // A fenced pod is left as it is: somebody looks at it.
+        let fenced = &self.cluster().orders.fenced;
+        let names =
+            self.cluster().pod_names().filter(|name| !fenced.contains(name)).map(|name| ReplicaName::new(&name));
         let pods = names.map(|name| {
             let pod = self.pods.get(&name).filter(|pod| !pod.deleting && !self.deleted.contains(&pod.uid));
             RollPod {
@@ -163,12 +178,13 @@ impl Task {
         let snapshot = Snapshot {
             cluster: self.cluster(),
             workload: &self.assignment.applied.workload,
+            pods_held: self.assignment.target.pods,
             problem: self.assignment.problem.as_ref(),
             sight: &self.sight,
             register: self.tracker.register(),
             decision: self.decision.as_ref(),
             roll: &self.roll,
-            last_failover: self.last_failover.as_ref(),
+            failovers: self.history.records(),
             last_switchover: self.last_switchover.as_ref(),
             epoch: self.known_epoch(),
             now,

@@ -44,7 +44,8 @@ mod tests {
             "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
         });
         let object = serde_json::from_value(json).unwrap();
-        let cluster = validate(&object, &Defaults { broker_image: "broker".into() }).unwrap().cluster;
+        let cluster =
+            validate(&object, &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster;
         let lease: Lease = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "orders", "resourceVersion": "7", "annotations": {"understudy.dev/in-sync": "a/b"}},
             "spec": {"leaseTransitions": 3, "holderIdentity": "orders-0/a/b"},

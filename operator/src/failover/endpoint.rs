@@ -11,7 +11,7 @@ use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use understudy_crds::ValidatedCluster;
 use understudy_record::Epoch;
 
-use crate::build::amqp_port;
+use crate::build::slice_ports;
 use crate::names::{EPOCH_ANNOTATION, Names, metadata};
 
 /// Somebody else writes the slice at the same moment at most a few times: the new primary, another operator.
@@ -81,7 +81,13 @@ fn next(live: Option<&EndpointSlice>, cluster: &ValidatedCluster, address: &Prim
     }
     let same_addresses = live.endpoints.first().map(|endpoint| &endpoint.addresses)
         == wanted.endpoints.first().map(|endpoint| &endpoint.addresses);
-    if epoch == address.epoch && same_addresses && live.endpoints.len() == 1 && is_ready(&live.endpoints[0]) {
+    let same_ports = live.ports == wanted.ports;
+    if epoch == address.epoch
+        && same_addresses
+        && same_ports
+        && live.endpoints.len() == 1
+        && is_ready(&live.endpoints[0])
+    {
         return Step::Nothing;
     }
     if live.address_type != wanted.address_type {
@@ -114,7 +120,7 @@ fn slice(cluster: &ValidatedCluster, address: &PrimaryAddress) -> EndpointSlice 
     EndpointSlice {
         metadata,
         address_type: if address.ip.is_ipv6() { "IPv6" } else { "IPv4" }.into(),
-        ports: Some(vec![amqp_port()]),
+        ports: Some(slice_ports(cluster)),
         endpoints: vec![Endpoint {
             addresses: vec![address.ip.to_string()],
             // Ready by election: clients wait for no probe.
@@ -142,7 +148,7 @@ mod tests {
             "metadata": {"name": "orders", "namespace": "shop", "uid": "u-1"}, "spec": {},
         });
         let object = serde_json::from_value(json).unwrap();
-        validate(&object, &Defaults { broker_image: "broker".into() }).unwrap().cluster
+        validate(&object, &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster
     }
 
     fn at(epoch: u64, ip: &str) -> PrimaryAddress {

@@ -10,7 +10,10 @@ mod adopt;
 mod announce;
 mod catch_ups;
 mod endpoint;
+mod history;
+mod hold;
 mod moves;
+mod nodes;
 mod peer;
 mod peers;
 pub(crate) mod pods;
@@ -24,7 +27,7 @@ pub(crate) mod scene;
 #[cfg(test)]
 mod sight_tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use kube::Client;
@@ -52,6 +55,8 @@ pub type ClusterKey = (String, String);
 
 struct Entry {
     uid: String,
+    /// How many pods there must be.
+    hold: watch::Receiver<u8>,
     assignments: watch::Sender<Assignment>,
     task: JoinHandle<()>,
 }
@@ -59,12 +64,23 @@ struct Entry {
 /// The tasks of all clusters.
 pub struct Failovers {
     client: Client,
+    /// Nodes that take no pods.
+    cordoned: watch::Receiver<BTreeSet<String>>,
     entries: Mutex<HashMap<ClusterKey, Entry>>,
 }
 
 impl Failovers {
     pub fn new(client: Client) -> Self {
-        Self { client, entries: Mutex::default() }
+        let cordoned = nodes::watch_cordoned(client.clone());
+        Self { client, cordoned, entries: Mutex::default() }
+    }
+
+    /// How many pods the cluster must keep for now, whatever its spec says: the role and the data move off those that go first.
+    /// `None`: nobody knows yet.
+    pub fn pods_to_keep(&self, key: &ClusterKey, uid: &str) -> Option<u8> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get(key).filter(|entry| entry.uid == uid && !entry.task.is_finished())?;
+        Some(*entry.hold.borrow()).filter(|pods| *pods != hold::UNKNOWN)
     }
 
     /// Starts the cluster's task, or tells it what has changed. A cluster of another uid under the same name is another one.
@@ -83,8 +99,11 @@ impl Failovers {
             return;
         }
         let (assignments, receiver) = watch::channel(assignment);
-        let task = tokio::spawn(task::run(self.client.clone(), receiver));
-        if let Some(before) = entries.insert(key, Entry { uid, assignments, task }) {
+        let (held, hold) = watch::channel(hold::UNKNOWN);
+        let surroundings =
+            task::Surroundings { client: self.client.clone(), cordoned: self.cordoned.clone(), hold: held };
+        let task = tokio::spawn(task::run(surroundings, receiver));
+        if let Some(before) = entries.insert(key, Entry { uid, hold, assignments, task }) {
             before.task.abort();
         }
         crate::metrics::CLUSTERS.set(i64::try_from(entries.len()).unwrap_or(i64::MAX));

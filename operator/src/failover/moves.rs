@@ -1,7 +1,7 @@
 //! What a task does about a role that is to be moved on purpose (see [`super::switchover`]): asks the primary, answers the
 //! person in the status and by an event, and takes the annotation off.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use kube::api::{Api, Patch, PatchParams};
@@ -15,7 +15,7 @@ use understudy_record::ReplicaName;
 
 use super::peer::Command;
 use super::roll::RollStep;
-use super::switchover::{Answer, PREFERRED, Picture, Request, RequestKind, Step};
+use super::switchover::{Answer, Leaving, Picture, Request, RequestKind, Step, Why};
 use super::task::{Done, HAND_OVER_RETRY_AFTER, JOB_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::status;
 
@@ -50,10 +50,30 @@ impl Task {
             serves: lease.is_some_and(|lease| status::serving(lease, &self.sight, now).is_some()),
             in_sync: pods.iter().filter(|name| works(name)).cloned().collect(),
             preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
-            is_quiet: self.roll == RollStep::Done && self.assignment.problem.is_none(),
+            leaving: self.leaving(),
+            is_quiet: self.roll == RollStep::Done
+                && self.assignment.problem.is_none()
+                && !cluster.orders.maintenance
+                && !cluster.orders.paused,
             is_handing_over: self.handing_over.is_some_and(|until| now < until),
             pods,
         }
+    }
+
+    /// The replicas that should not have the role.
+    pub(super) fn leaving(&self) -> BTreeMap<ReplicaName, Leaving> {
+        let cluster = self.cluster();
+        let own: BTreeSet<ReplicaName> = cluster.pod_names().map(|name| ReplicaName::new(&name)).collect();
+        let cordoned = self.cordoned.borrow();
+        let of_pods = self.pods.iter().filter_map(|(name, pod)| {
+            let cordoned = pod.node.as_ref().is_some_and(|node| cordoned.contains(node));
+            let away = !own.contains(name);
+            away.then_some(Leaving::ScaledAway)
+                .or(cordoned.then_some(Leaving::NodeCordoned))
+                .map(|why| (name.clone(), why))
+        });
+        let fenced = cluster.orders.fenced.iter().map(|name| (ReplicaName::new(name), Leaving::Fenced));
+        of_pods.chain(fenced).collect()
     }
 
     /// Carries out what a request, or the preferred primary, calls for.
@@ -68,9 +88,8 @@ impl Task {
                     // Longer than the call may take; its answer comes earlier.
                     self.handing_over = Some(now + HAND_OVER_RETRY_AFTER * 4);
                     self.switchover.note_asked(now);
-                    let reason = if why == PREFERRED { "PreferredPrimary" } else { "Switchover" };
-                    self.moving_for = Some(if why == PREFERRED { "preferred" } else { "requested" });
-                    self.own_reason = Some((self.held_epoch_after(), reason, why.to_owned()));
+                    self.moving_for = Some(why);
+                    self.own_reason = Some((self.held_epoch_after(), why.reason(), why.to_string()));
                     self.announcer.normal("HandOver", "Switchover", format!("{from} hands over to {to}: {why}"));
                 }
             }
@@ -83,10 +102,10 @@ impl Task {
     pub(super) fn note_handed_over(&mut self, result: &Result<wire::HandOverReply, String>) -> bool {
         let Some(why) = self.moving_for.take() else { return false };
         let outcome = if result.is_ok() { "done" } else { "failed" };
-        crate::metrics::SWITCHOVERS.with_label_values(&[why, outcome]).inc();
+        crate::metrics::SWITCHOVERS.with_label_values(&[why.label(), outcome]).inc();
         let Err(error) = result else { return false };
         self.switchover.note_failed(error.clone());
-        if why == "requested" {
+        if why == Why::AskedFor {
             self.handing_over = Some(self.now() + REQUEST_RETRY_AFTER);
             return true;
         }

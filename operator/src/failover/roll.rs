@@ -50,12 +50,35 @@ pub(crate) enum RollWait {
 pub(crate) enum RollHold {
     /// Each in-sync replica is needed for confirms.
     MinInSync { in_sync: usize, min_in_sync: usize },
+    /// Only the primary is left, and handing over is a person's (`update.strategy: Supervised`).
+    AwaitsSwitchover { primary: ReplicaName },
+    /// A person has ordered that nothing be rolled out now.
+    Ordered { outdated: usize, order: Order },
 }
 
-pub(crate) fn next(pods: &[RollPod], min_in_sync: usize) -> RollStep {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    Paused,
+    Maintenance,
+}
+
+/// What a roll has to keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RollRules {
+    pub(crate) min_in_sync: usize,
+    /// The hand-over is a person's.
+    pub(crate) supervised: bool,
+    pub(crate) order: Option<Order>,
+}
+
+pub(crate) fn next(pods: &[RollPod], rules: RollRules) -> RollStep {
+    let RollRules { min_in_sync, supervised, order } = rules;
     let outdated: Vec<&RollPod> = pods.iter().filter(|pod| pod.outdated && pod.uid.is_some()).collect();
     if outdated.is_empty() && pods.iter().all(|pod| pod.uid.is_some()) {
         return RollStep::Done;
+    }
+    if let Some(order) = order.filter(|_| !outdated.is_empty()) {
+        return RollStep::Hold(RollHold::Ordered { outdated: outdated.len(), order });
     }
     let wait = |reason| RollStep::Wait { outdated: outdated.len(), reason };
     let names = |pods: &mut dyn Iterator<Item = &RollPod>| pods.map(|pod| pod.name.clone()).collect::<Vec<_>>();
@@ -81,6 +104,7 @@ pub(crate) fn next(pods: &[RollPod], min_in_sync: usize) -> RollStep {
     }
     match outdated.iter().find(|pod| !pod.primary) {
         Some(backup) => delete(backup),
+        None if supervised => RollStep::Hold(RollHold::AwaitsSwitchover { primary: primary.name.clone() }),
         None => RollStep::HandOver { from: primary.name.clone() },
     }
 }
@@ -94,6 +118,18 @@ impl RollStep {
             Self::Wait { outdated, reason } => Some(("Rolling", format!("{outdated} outdated; waiting for {reason}"))),
             Self::Delete { pod, .. } => Some(("Rolling", format!("{pod} is being replaced"))),
             Self::HandOver { from } => Some(("Rolling", format!("primary {from} hands over, then it is replaced"))),
+            Self::Hold(RollHold::AwaitsSwitchover { primary }) => Some((
+                "AwaitsSwitchover",
+                format!(
+                    "all but primary {primary} are replaced; updates are supervised: hand the role over (kubectl understudy switchover)"
+                ),
+            )),
+            Self::Hold(RollHold::Ordered { outdated, order: Order::Paused }) => {
+                Some(("Paused", format!("{outdated} outdated; reconciliation is paused")))
+            }
+            Self::Hold(RollHold::Ordered { outdated, order: Order::Maintenance }) => {
+                Some(("Maintenance", format!("{outdated} outdated; nothing is rolled out during maintenance")))
+            }
             Self::Hold(RollHold::MinInSync { in_sync, min_in_sync }) => Some((
                 "RollHeld",
                 format!(
@@ -124,6 +160,10 @@ mod tests {
 
     /// One word a pod: `P` primary, `B` in-sync backup, `c` not in sync, `-` absent; `!` after it: outdated.
     fn check(pods: &str, min_in_sync: usize, expected: Expect) {
+        check_by(pods, RollRules { min_in_sync, supervised: false, order: None }, expected);
+    }
+
+    fn check_by(pods: &str, rules: RollRules, expected: Expect) {
         let pods: Vec<RollPod> = (0..)
             .zip(pods.split(' '))
             .map(|(ordinal, word)| RollPod {
@@ -134,7 +174,7 @@ mod tests {
                 primary: word.starts_with('P'),
             })
             .collect();
-        let step = next(&pods, min_in_sync);
+        let step = next(&pods, rules);
         let text = match &step {
             RollStep::Delete { pod, uid } => format!("delete {pod} {uid}"),
             RollStep::HandOver { from } => format!("hand over from {from}"),
@@ -180,6 +220,28 @@ mod tests {
     #[test]
     fn without_a_primary_nothing_in_sync_is_touched() {
         check("B! B! B", 2, expect!["Rolling: 2 outdated; waiting for a primary"]);
+    }
+
+    #[test]
+    fn what_persons_have_ordered() {
+        let rules = RollRules { min_in_sync: 2, supervised: true, order: None };
+        check_by("P! B! B", rules, expect!["delete orders-1 u1"]);
+        check_by(
+            "P! B B",
+            rules,
+            expect![
+                "AwaitsSwitchover: all but primary orders-0 are replaced; updates are supervised: hand the role over (kubectl understudy switchover)"
+            ],
+        );
+        check_by("B! P B", rules, expect!["delete orders-0 u0"]);
+        let ordered = |order| RollRules { order: Some(order), ..rules };
+        check_by("P! B! B", ordered(Order::Paused), expect!["Paused: 2 outdated; reconciliation is paused"]);
+        check_by(
+            "P! B! B",
+            ordered(Order::Maintenance),
+            expect!["Maintenance: 2 outdated; nothing is rolled out during maintenance"],
+        );
+        check_by("P B B", ordered(Order::Paused), expect!["done"]);
     }
 
     /// One replica is exempt.

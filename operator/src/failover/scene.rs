@@ -91,6 +91,7 @@ impl Scene {
             processes_in_set: false,
             preferred: None,
             forced: Force::No,
+            ..Spec::default()
         };
         self.sight.view(self.now, self.tracker.register().clone(), spec, Timings::default())
     }

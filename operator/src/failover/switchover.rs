@@ -4,7 +4,8 @@
 //! A person is answered once: the pod is the primary, or why it is not. The preferred one is patient: it is given the role only
 //! after it has been in sync for a while, and never soon after another change, so that a flapping pod costs nobody anything.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::time::Duration;
 
 use understudy_record::ReplicaName;
@@ -44,10 +45,67 @@ pub(crate) struct Picture {
     /// Those that do their work in the set, the holder included.
     pub(crate) in_sync: BTreeSet<ReplicaName>,
     pub(crate) preferred: Option<ReplicaName>,
+    /// Those that should not have the role, as long as another one can.
+    pub(crate) leaving: BTreeMap<ReplicaName, Leaving>,
     /// Nothing else is under way: no roll, no problem, no hand-over.
     pub(crate) is_quiet: bool,
     /// A hand-over has been asked for, or has just failed.
     pub(crate) is_handing_over: bool,
+}
+
+/// Why a replica should not have the role.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// Its node takes no pods any more: it is about to be drained.
+    NodeCordoned,
+    /// A person keeps it out.
+    Fenced,
+    /// The spec does not have it any more.
+    ScaledAway,
+}
+
+/// Why the role is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    AskedFor,
+    Preferred,
+    Leaving(Leaving),
+}
+
+impl Why {
+    /// For the metric.
+    pub(crate) fn label(self) -> &'static str {
+        match self {
+            Self::AskedFor => "requested",
+            Self::Preferred => "preferred",
+            Self::Leaving(Leaving::NodeCordoned) => "cordoned",
+            Self::Leaving(Leaving::Fenced) => "fenced",
+            Self::Leaving(Leaving::ScaledAway) => "scaled-down",
+        }
+    }
+
+    /// For the status.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            Self::AskedFor => "Switchover",
+            Self::Preferred => "PreferredPrimary",
+            Self::Leaving(Leaving::NodeCordoned) => "NodeCordoned",
+            Self::Leaving(Leaving::Fenced) => "Fenced",
+            Self::Leaving(Leaving::ScaledAway) => "ScaledDown",
+        }
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::AskedFor => "asked for by a person",
+            Self::Preferred => "it is the preferred primary",
+            Self::Leaving(Leaving::NodeCordoned) => "the old primary's node is cordoned",
+            Self::Leaving(Leaving::Fenced) => "the old primary is fenced",
+            Self::Leaving(Leaving::ScaledAway) => "the old primary is scaled away",
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +114,7 @@ pub(crate) enum Step {
     HandOver {
         from: ReplicaName,
         to: ReplicaName,
-        why: &'static str,
+        why: Why,
     },
     /// The request is answered.
     Answer(Answer),
@@ -86,8 +144,17 @@ pub(crate) struct Switchover {
     settled_since: Option<Duration>,
 }
 
-pub(crate) const ASKED_FOR: &str = "asked for by a person";
-pub(crate) const PREFERRED: &str = "it is the preferred primary";
+impl Picture {
+    /// From a holder that is to leave to one that is not, as soon as there is one.
+    fn move_away(&self) -> Option<Step> {
+        let from = self.holder.clone().filter(|_| self.serves && !self.is_handing_over)?;
+        let why = Why::Leaving(*self.leaving.get(&from)?);
+        let mut others = self.in_sync.iter().filter(|name| **name != from && !self.leaving.contains_key(*name));
+        let preferred = self.preferred.as_ref().filter(|preferred| others.clone().any(|other| other == *preferred));
+        let to = preferred.or_else(|| others.next())?.clone();
+        Some(Step::HandOver { from, to, why })
+    }
+}
 
 impl Switchover {
     /// What the object's annotations say now. Force is the stronger word.
@@ -122,12 +189,17 @@ impl Switchover {
         (picture.pods.contains(to) && !hands_over).then_some(to)
     }
 
+    /// Whom a person has named, for an election that waits for that.
+    pub(crate) fn named(&self) -> Option<&ReplicaName> {
+        self.request.as_ref().filter(|_| !self.is_answered).map(|request| &request.to)
+    }
+
     pub(crate) fn step(&mut self, now: Duration, picture: &Picture) -> Step {
         let settled = picture.preferred.as_ref().is_some_and(|preferred| picture.in_sync.contains(preferred));
         self.settled_since = settled.then(|| self.settled_since.unwrap_or(now));
         match self.request.clone().filter(|_| !self.is_answered) {
             Some(request) => self.serve(now, picture, request),
-            None => self.move_to_preferred(now, picture),
+            None => picture.move_away().unwrap_or_else(|| self.move_to_preferred(now, picture)),
         }
     }
 
@@ -162,7 +234,7 @@ impl Switchover {
         }
         let from = picture.holder.clone().filter(|_| picture.serves);
         match (from, picture.in_sync.contains(&to), request.kind) {
-            (Some(from), true, _) => Step::HandOver { from, to, why: ASKED_FOR },
+            (Some(from), true, _) => Step::HandOver { from, to, why: Why::AskedFor },
             (Some(_), false, RequestKind::Switchover) => {
                 let message = format!(
                     "{to} is not in sync: it may lack confirmed messages. Wait until it is, or take the loss with {}",
@@ -187,12 +259,15 @@ impl Switchover {
 
     fn move_to_preferred(&self, now: Duration, picture: &Picture) -> Step {
         let (Some(since), Some(to)) = (self.settled_since, picture.preferred.clone()) else { return Step::Nothing };
+        if picture.leaving.contains_key(&to) {
+            return Step::Nothing;
+        }
         let Some(from) = picture.holder.clone().filter(|holder| picture.serves && *holder != to) else {
             return Step::Nothing;
         };
         let is_due = now >= since + SETTLES_AFTER && now >= self.moved_at + BETWEEN_MOVES;
         if is_due && picture.is_quiet && !picture.is_handing_over {
-            return Step::HandOver { from, to, why: PREFERRED };
+            return Step::HandOver { from, to, why: Why::Preferred };
         }
         Step::Nothing
     }
@@ -220,6 +295,7 @@ mod tests {
             serves: true,
             in_sync: (0..3).map(name).collect(),
             preferred: None,
+            leaving: BTreeMap::new(),
             is_quiet: true,
             is_handing_over: false,
         }
@@ -360,6 +436,45 @@ mod tests {
     fn it_stays_where_it_is_preferred() {
         let mut switchover = Switchover::default();
         let picture = Picture { preferred: Some(name(0)), ..picture() };
+        check(&mut switchover, 100, &picture, expect!["nothing"]);
+        check(&mut switchover, 1_000, &picture, expect!["nothing"]);
+    }
+
+    /// A cordoned node, a fenced pod and one that is scaled away lose the role at once, to one that may keep it.
+    #[test]
+    fn who_is_to_leave_hands_over_first() {
+        let mut switchover = Switchover::default();
+        let leaving = |names: &[(u32, Leaving)]| Picture {
+            leaving: names.iter().map(|(ordinal, why)| (name(*ordinal), *why)).collect(),
+            ..picture()
+        };
+        let cordoned = leaving(&[(0, Leaving::NodeCordoned), (1, Leaving::NodeCordoned)]);
+        check(
+            &mut switchover,
+            1,
+            &cordoned,
+            expect!["orders-0 hands over to orders-2: the old primary's node is cordoned"],
+        );
+        check(&mut switchover, 1, &Picture { is_handing_over: true, ..cordoned.clone() }, expect!["nothing"]);
+        check(&mut switchover, 1, &Picture { serves: false, ..cordoned }, expect!["nothing"]);
+        let backup = leaving(&[(1, Leaving::Fenced)]);
+        check(&mut switchover, 1, &backup, expect!["nothing"]);
+        let fenced = leaving(&[(0, Leaving::Fenced)]);
+        check(
+            &mut switchover,
+            1,
+            &Picture { preferred: Some(name(2)), ..fenced },
+            expect!["orders-0 hands over to orders-2: the old primary is fenced"],
+        );
+        let all = leaving(&[(0, Leaving::NodeCordoned), (1, Leaving::Fenced), (2, Leaving::NodeCordoned)]);
+        check(&mut switchover, 1, &all, expect!["nothing"]);
+    }
+
+    #[test]
+    fn the_preferred_one_gets_nothing_while_it_is_to_leave() {
+        let mut switchover = Switchover::default();
+        let picture =
+            Picture { preferred: Some(name(1)), leaving: [(name(1), Leaving::NodeCordoned)].into(), ..picture() };
         check(&mut switchover, 100, &picture, expect!["nothing"]);
         check(&mut switchover, 1_000, &picture, expect!["nothing"]);
     }

@@ -16,7 +16,7 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use understudy_crds::{BrokerClusterStatus, Durability, LastFailover, LastSwitchover, Timestamp, ValidatedCluster};
+use understudy_crds::{BrokerClusterStatus, Durability, LastSwitchover, Promotion, Timestamp, ValidatedCluster};
 use understudy_election::{
     Contact, Decision, FailoverReason, Force, Lease, LeaseTracker, Register, Spec, Stored, Timings, View, decide,
 };
@@ -28,13 +28,14 @@ use super::Assignment;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::endpoint::PrimaryAddress;
+use super::history::{Change, History};
 use super::moves::Removal;
 use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
 use super::sight::Sight;
-use super::switchover::Switchover;
+use super::switchover::{Switchover, Why};
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::{self, CHANGES_EVERY};
 use understudy_proto::wire_identity;
@@ -53,9 +54,16 @@ const FORCED: &str = "Forced";
 const MAX_EVENTS_A_TURN: usize = 64;
 
 /// Ends when the registry drops the sender, or aborts it.
-pub(super) async fn run(client: Client, assignments: watch::Receiver<Assignment>) {
-    let mut task = Task::new(client, assignments);
+pub(super) async fn run(surroundings: Surroundings, assignments: watch::Receiver<Assignment>) {
+    let mut task = Task::new(surroundings, assignments);
     task.run().await;
+}
+
+/// What a task has beside its assignments.
+pub(super) struct Surroundings {
+    pub(super) client: Client,
+    pub(super) cordoned: watch::Receiver<BTreeSet<String>>,
+    pub(super) hold: watch::Sender<u8>,
 }
 
 /// A job that has ended.
@@ -82,6 +90,10 @@ pub(super) struct Task {
     pub(super) lease: KubernetesLease,
     pub(super) announcer: Announcer,
     pub(super) started: Instant,
+    /// Nodes that take no pods.
+    pub(super) cordoned: watch::Receiver<BTreeSet<String>>,
+    /// How many pods there must be, as far as this task knows: see [`Task::hold_pods`].
+    pub(super) hold: watch::Sender<u8>,
 
     pub(super) tracker: LeaseTracker,
     pub(super) sight: Sight,
@@ -94,9 +106,7 @@ pub(super) struct Task {
     pub(super) decision: Option<Decision>,
     pub(super) act_after: Duration,
     pub(super) reign: Option<Reign>,
-    /// When the primary was first missed, by the calendar.
-    pub(super) missed_at: Option<Timestamp>,
-    pub(super) last_failover: Option<LastFailover>,
+    pub(super) history: History,
     /// Why the next change of primary happens, if it is our doing.
     pub(super) own_reason: Option<(Epoch, &'static str, String)>,
     pub(super) blocked: Option<String>,
@@ -115,7 +125,7 @@ pub(super) struct Task {
     pub(super) handing_over: Option<Duration>,
     pub(super) switchover: Switchover,
     /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
-    pub(super) moving_for: Option<&'static str>,
+    pub(super) moving_for: Option<Why>,
     pub(super) last_switchover: Option<LastSwitchover>,
     /// The annotation that is to go next.
     pub(super) removal: Option<Removal>,
@@ -129,7 +139,8 @@ pub(super) struct Task {
 }
 
 impl Task {
-    fn new(client: Client, mut assignments: watch::Receiver<Assignment>) -> Self {
+    fn new(surroundings: Surroundings, mut assignments: watch::Receiver<Assignment>) -> Self {
+        let Surroundings { client, cordoned, hold } = surroundings;
         let assignment = assignments.borrow_and_update().clone();
         let cluster = &assignment.target.cluster;
         let names = Names::of(&cluster.name);
@@ -139,13 +150,15 @@ impl Task {
         let sight = Sight::new(cluster.name.as_str());
         let written = assignment.status.clone();
         Self {
-            last_failover: written.as_ref().and_then(|status| status.last_failover.clone()),
+            history: written.as_ref().map(|status| History::of(&status.failovers)).unwrap_or_default(),
             client,
             assignments,
             names,
             lease,
             announcer,
             started: Instant::now(),
+            cordoned,
+            hold,
             tracker: LeaseTracker::default(),
             sight,
             pods: BTreeMap::new(),
@@ -155,7 +168,6 @@ impl Task {
             decision: None,
             act_after: Duration::ZERO,
             reign: None,
-            missed_at: None,
             own_reason: None,
             blocked: None,
             jobs: JoinSet::new(),
@@ -212,6 +224,7 @@ impl Task {
                     }
                     self.assignment = self.assignments.borrow_and_update().clone();
                 }
+                Ok(()) = self.cordoned.changed() => {}
                 () = sleep => {}
             }
         }
@@ -317,10 +330,11 @@ impl Task {
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
         let watched = before.is_some() || from.is_none();
+        let is_own = own.is_some();
         let (reason, why) = match own {
             Some((_, reason, why)) => (reason, why),
             None if !watched => ("ElectedMeanwhile", "elected while no operator ran".to_owned()),
-            None if from.is_some() && self.missed_at.is_none() => {
+            None if from.is_some() && !self.history.is_missed() => {
                 ("Switchover", "the one before handed over".to_owned())
             }
             None => ("ElectedByBrokers", "elected by the brokers themselves".to_owned()),
@@ -333,15 +347,15 @@ impl Task {
         };
         let event_reason = if from.is_some() { "PrimaryChanged" } else { "PrimaryElected" };
         self.announcer.normal(event_reason, "Elect", note);
-        self.last_failover = Some(LastFailover {
+        let change = Change {
             from,
             to: holder.name.to_string(),
-            epoch: i64::try_from(reign.epoch.0).unwrap_or(i64::MAX),
+            epoch: reign.epoch,
             reason: reason.to_owned(),
-            noticed_at: self.missed_at.clone().filter(|_| watched),
-            elected_at: watched.then(timestamp),
-            serving_at: None,
-        });
+            watched,
+            own: is_own,
+        };
+        self.history.begin(self.now(), timestamp(), change);
     }
 
     fn handle_pod(&mut self, event: Result<watcher::Event<Pod>, watcher::Error>) {
@@ -381,7 +395,10 @@ impl Task {
             Done::Published(address, result) => {
                 self.publishing = false;
                 match result {
-                    Ok(()) => self.published = Some(address),
+                    Ok(()) => {
+                        self.history.note_routed(now, address.epoch);
+                        self.published = Some(address);
+                    }
                     Err(error) => {
                         tracing::warn!(cluster = %self.cluster().name, error, "EndpointSlice");
                         self.publish_after = now + JOB_RETRY_AFTER;
@@ -430,6 +447,7 @@ impl Task {
         self.publish_endpoint();
         self.adopt_lease();
         self.switch();
+        self.hold_pods();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -477,6 +495,11 @@ impl Task {
             processes_in_set: cluster.durability == Durability::Replicated,
             preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
             forced,
+            promotion: match cluster.promotion {
+                Promotion::Automatic => understudy_election::Promotion::Automatic,
+                Promotion::Manual => understudy_election::Promotion::Manual { to: self.switchover.named().cloned() },
+            },
+            fenced: cluster.orders.fenced.iter().map(|name| ReplicaName::new(name)).collect(),
         };
         let timings = Timings {
             lease_duration: cluster.failover.lease_duration,
@@ -515,6 +538,7 @@ impl Task {
             _ if now < self.act_after => Some(self.act_after),
             Decision::Elect { expected, lease, candidate, reason } => {
                 self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
+                self.history.note_decided(now);
                 let version = match self.lease.swap(&expected, &lease).await {
                     Ok(version) => version,
                     Err(error) => return Some(self.not_written(&error, &reason).await),
@@ -569,21 +593,22 @@ impl Task {
         let seen = self.sight.replica(&holder.name);
         let there =
             seen.is_some_and(|seen| seen.contact(now) == Contact::Reachable && seen.identity() == Some(&holder));
-        if there {
-            self.missed_at = None;
-        } else if self.missed_at.is_none() {
-            self.missed_at = Some(timestamp());
+        let last_heard = match seen.map(|seen| seen.contact(now)) {
+            Some(Contact::Lost { since, .. }) => since,
+            _ => now,
+        };
+        match there {
+            true => self.history.note_there(),
+            false => self.history.note_missed(timestamp(), last_heard),
         }
     }
 
     fn note_serving(&mut self) {
         let now = self.now();
-        let serves = self.held().is_some_and(|lease| status::serving(lease, &self.sight, now).is_some());
-        let epoch = self.reign.as_ref().and_then(|reign| i64::try_from(reign.epoch.0).ok());
-        if let Some(last) = self.last_failover.as_mut().filter(|last| serves && Some(last.epoch) == epoch)
-            && last.elected_at.is_some()
-        {
-            last.serving_at.get_or_insert_with(timestamp);
+        let Some(lease) = self.held() else { return };
+        if status::serving(lease, &self.sight, now).is_some() {
+            let epoch = lease.epoch();
+            self.history.note_serving(now, timestamp(), epoch);
         }
     }
 }

@@ -84,6 +84,7 @@ pub(crate) fn case(names: &[&str], processes_in_set: bool) -> Case {
             processes_in_set,
             preferred: None,
             forced: Force::No,
+            ..Spec::default()
         },
         timings: Timings::default(),
         register: Register::Held(Observed { lease, version: version("1", "7"), unchanged_since: ms(RENEWED) }),

@@ -187,6 +187,7 @@ impl Elector {
                 processes_in_set: in_memory,
                 preferred: Some(ReplicaName::new(NAMES[2])), // the one that may not have been in the set
                 forced: Force::No,
+                ..Spec::default()
             },
             timings: Timings { lease_duration: LEASE, ..Timings::default() },
         };

@@ -36,7 +36,8 @@ impl Case {
             let facts = PodFacts { ready: true, ..pod(&format!("p{ordinal}"), &format!("c{ordinal}")) };
             scene.sight.handle_pod(&name(ordinal), facts);
         }
-        let cluster = validate(&object(), &Defaults { broker_image: "broker".into() }).unwrap().cluster;
+        let cluster =
+            validate(&object(), &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster;
         let workload = Workload { pods: 3, update_revision: Some("r1".into()), pods_refused: None };
         Self { scene, cluster, workload, problem: None, roll: RollStep::Done }
     }
@@ -46,12 +47,13 @@ impl Case {
         let snapshot = Snapshot {
             cluster: &self.cluster,
             workload: &self.workload,
+            pods_held: self.cluster.replicas,
             problem: self.problem.as_ref(),
             sight: &self.scene.sight,
             register: self.scene.tracker.register(),
             decision: Some(&decision),
             roll: &self.roll,
-            last_failover: None,
+            failovers: &[],
             last_switchover: None,
             epoch: 1,
             now: self.scene.now,
@@ -81,7 +83,10 @@ fn a_replica_of_a_build_that_is_too_old_is_named_with_the_cure() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False UpgradeNeeded: orders-2: this build knows versions 1 to 2, the cluster is at version 3: upgrade it
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing True UpgradeNeeded: orders-2: this build knows versions 1 to 2, the cluster is at version 3: upgrade it
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True UpgradeNeeded: orders-2: this build knows versions 1 to 2, the cluster is at version 3: upgrade it
     "#]]);
     assert_eq!(case.assess(None, 0).cluster_version, Some(1));
 }
@@ -93,6 +98,8 @@ fn all_is_well() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False AsSpecified: 3 replicas, all in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
     let status = case.assess(None, 0);
@@ -109,7 +116,10 @@ fn the_primary_is_lost() {
         Available False PrimaryStillHeard: orders-1 still hears primary orders-0
         Ready False PrimaryStillHeard: orders-1 still hears primary orders-0
         Durable False NoPrimary: without a primary nothing is confirmed
+        Progressing True PrimaryStillHeard: orders-1 still hears primary orders-0
+        ControlPlaneReachable Unknown NoPrimary: there is no primary that would renew its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True PrimaryStillHeard: orders-1 still hears primary orders-0
     "#]]);
 }
 
@@ -121,7 +131,10 @@ fn an_elected_primary_that_does_not_serve_yet() {
         Available False PrimaryStarting: orders-0 was elected and does not serve yet
         Ready False PrimaryStarting: orders-0 was elected and does not serve yet
         Durable False NoPrimary: without a primary nothing is confirmed
+        Progressing True PrimaryStarting: orders-0 was elected and does not serve yet
+        ControlPlaneReachable Unknown NoPrimary: there is no primary that would renew its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True PrimaryStarting: orders-0 was elected and does not serve yet
     "#]]);
 }
 
@@ -135,6 +148,8 @@ fn confirms_are_held() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable False ConfirmsHeld: the API server does not answer, so lost orders-2 cannot leave the set
+        Progressing False AsSpecified: 3 replicas, all in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
 }
@@ -147,8 +162,14 @@ fn below_min_in_sync() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable False BelowMinInSync: 3 in sync, minInSync is 4: messages are taken and not confirmed
+        Progressing False AsSpecified: 3 replicas, all in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
     "#]]);
+}
+
+fn condition<'a>(status: &'a BrokerClusterStatus, kind: &str) -> &'a understudy_crds::Condition {
+    status.conditions.iter().find(|condition| condition.kind == kind).unwrap()
 }
 
 fn shortage(bytes: u64, watermark: u64) -> Option<wire::Shortage> {
@@ -169,15 +190,17 @@ fn a_backup_is_low_on_disk() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready True AsSpecified: 3 replicas, all in sync
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False AsSpecified: 3 replicas, all in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable False DiskAlarm: orders-1 is low on disk: 80 MB free, watermark 107 MB; publishers wait
     "#]]);
     let short = case.assess(Some(&well), 0);
     assert_eq!(short.replica_statuses[1].message.as_deref(), Some("it is low on disk: 80 MB free, watermark 107 MB"));
-    let message = &short.conditions[3].message;
+    let message = &condition(&short, "ResourcesAvailable").message;
     assert_eq!(alarms_turned(Some(&well), &short), Some(Turned::On { reason: "DiskAlarm", message }));
     assert_eq!(alarms_turned(None, &short), Some(Turned::On { reason: "DiskAlarm", message }));
     assert_eq!(alarms_turned(Some(&short), &short), None);
-    let message = &well.conditions[3].message;
+    let message = &condition(&well, "ResourcesAvailable").message;
     assert_eq!(alarms_turned(Some(&short), &well), Some(Turned::Off { message }));
     assert_eq!(alarms_turned(None, &well), None);
 }
@@ -193,8 +216,8 @@ fn two_replicas_are_low_on_different_things() {
         let low = wire::Status { alarms: Some(wire::Alarms { memory, disk }), ..status(ordinal, 1, role) };
         case.scene.sight.handle_status(&name(ordinal), low, false, case.scene.now).unwrap();
     }
-    expect!["orders-0 is low on memory: 900 MB in use, watermark 859 MB; orders-2 is low on disk: 0 MB free, watermark 107 MB"].assert_eq(&case.assess(None, 0).conditions[3].message);
-    assert_eq!(case.assess(None, 0).conditions[3].reason, "MemoryAndDiskAlarm");
+    expect!["orders-0 is low on memory: 900 MB in use, watermark 859 MB; orders-2 is low on disk: 0 MB free, watermark 107 MB"].assert_eq(&condition(&case.assess(None, 0), "ResourcesAvailable").message);
+    assert_eq!(condition(&case.assess(None, 0), "ResourcesAvailable").reason, "MemoryAndDiskAlarm");
 }
 
 /// Every other member has lost its disk: a person must look, and is told what to write.
@@ -222,7 +245,10 @@ fn a_quota_shows_with_its_own_words() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False PodsRefused: 2 of 3 pods exist: pods "orders-2" is forbidden: exceeded quota: small
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False PodsRefused: 2 of 3 pods exist: pods "orders-2" is forbidden: exceeded quota: small
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Stalled True PodsRefused: 2 of 3 pods exist: pods "orders-2" is forbidden: exceeded quota: small
     "#]]);
 }
 
@@ -236,7 +262,10 @@ fn a_bad_image_shows_and_the_primary_serves() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False PodFailing: orders-2: ErrImagePull: no such image
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False PodFailing: orders-2: ErrImagePull: no such image
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Stalled True PodFailing: orders-2: ErrImagePull: no such image
     "#]]);
     assert_eq!(case.assess(None, 0).replica_statuses[2].message.as_deref(), Some("ErrImagePull: no such image"));
 }
@@ -250,7 +279,10 @@ fn not_ready_while_rolling() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False Rolling: 2 outdated; waiting for orders-2 to be in sync
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing True Rolling: 2 outdated; waiting for orders-2 to be in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True Rolling: 2 outdated; waiting for orders-2 to be in sync
     "#]]);
     case.roll = RollStep::Done;
     case.workload.update_revision = None;
@@ -258,7 +290,10 @@ fn not_ready_while_rolling() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False Rolling: the StatefulSet's controller has not seen the newest template yet
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing True Rolling: the StatefulSet's controller has not seen the newest template yet
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True Rolling: the StatefulSet's controller has not seen the newest template yet
     "#]]);
 }
 
@@ -285,7 +320,10 @@ fn a_backup_with_a_new_disk_catches_up() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False NotInSync: not in sync: orders-2 (CatchingUp)
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing True NotInSync: not in sync: orders-2 (CatchingUp)
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True NotInSync: not in sync: orders-2 (CatchingUp)
     "#]]);
     let replica = case.assess(None, 0).replica_statuses.remove(2);
     assert!(!replica.in_sync);
@@ -304,7 +342,10 @@ fn a_spec_that_cannot_be_brought_about_says_so_and_the_primary_serves() {
         Available True PrimaryServing: orders-0 serves as primary of epoch 1
         Ready False InvalidSpec: spec.replicas is 0: choose 1 to 9
         Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False InvalidSpec: spec.replicas is 0: choose 1 to 9
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
         ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Stalled True InvalidSpec: spec.replicas is 0: choose 1 to 9
     "#]]);
 }
 
@@ -313,7 +354,11 @@ fn a_cluster_that_was_never_made_says_why_once() {
     let problem = Problem { reason: "InvalidSpec", message: "spec.replicas is 0".into() };
     let mut object = object();
     let first = assess_problem(&object, &problem, &Timestamp::from_unix_ms(1));
-    expect!["Ready False InvalidSpec: spec.replicas is 0\n"].assert_eq(&conditions(&first));
+    expect![[r#"
+        Ready False InvalidSpec: spec.replicas is 0
+        Stalled True InvalidSpec: spec.replicas is 0
+    "#]]
+    .assert_eq(&conditions(&first));
     object.status = Some(first.clone());
     assert_eq!(assess_problem(&object, &problem, &Timestamp::from_unix_ms(2)), first);
 }
@@ -336,11 +381,58 @@ fn a_condition_keeps_its_time_until_it_turns() {
     case.scene.sight.handle_lost(&name(0), Loss::Reset, case.scene.now);
     let second = case.assess(Some(&first), 2_000);
     assert_eq!(second.conditions[0].status, ConditionStatus::False);
-    for condition in &second.conditions {
-        let at = if condition.status == ConditionStatus::True { 1_000 } else { 2_000 };
-        assert_eq!(condition.last_transition_time, Timestamp::from_unix_ms(at), "{}", condition.kind);
+    for now in &second.conditions {
+        let before = first.conditions.iter().find(|before| before.kind == now.kind);
+        let at = if before.is_some_and(|before| before.status == now.status) { 1_000 } else { 2_000 };
+        assert_eq!(now.last_transition_time, Timestamp::from_unix_ms(at), "{}", now.kind);
     }
-    assert_eq!(second.conditions.iter().filter(|c| c.status == ConditionStatus::True).count(), 1);
+    assert_eq!(condition(&second, "ResourcesAvailable").last_transition_time, Timestamp::from_unix_ms(1_000));
+    assert_eq!(condition(&second, "Reconciling").last_transition_time, Timestamp::from_unix_ms(2_000));
+}
+
+/// What persons have ordered, as a status tells it.
+#[test]
+fn orders_are_told() {
+    let mut case = Case::new();
+    case.cluster.orders.hibernated = true;
+    case.workload.pods = 0;
+    case.check(expect![[r#"
+        Available False Hibernated: hibernation is on: there are no pods, and all data is kept
+        Ready True Hibernated: no pods, as ordered
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False Hibernated: no pods, as ordered
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+    "#]]);
+    let mut case = Case::new();
+    case.cluster.orders.fenced = ["orders-2".to_owned()].into();
+    case.scene.sight.handle_pod_deleted(&name(2));
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True Fenced: fenced: orders-2; all others are in sync
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False Fenced: fenced: orders-2; all others are in sync
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+    "#]]);
+}
+
+/// The primary serves on, and nobody has seen its Lease renewed for longer than that lasts.
+#[test]
+fn a_primary_that_does_not_reach_the_api_server_is_told_of() {
+    let mut case = Case::new();
+    case.scene.after(6_000);
+    case.scene.hear(0, 1, wire::Role::Primary, None);
+    case.scene.hear(1, 1, wire::Role::Backup, hearing(None));
+    case.scene.hear(2, 1, wire::Role::Backup, hearing(None));
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready True AsSpecified: 3 replicas, all in sync
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 2
+        Progressing False AsSpecified: 3 replicas, all in sync
+        ControlPlaneReachable False LeaseNotRenewed: orders-0 serves, and has not renewed its Lease for more than its 5 s: it goes on, and cannot take a replica that is lost out of the set
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+    "#]]);
 }
 
 #[test]

@@ -3,16 +3,20 @@
 //! Nothing acts on the status. It is written when something that matters has changed, at once; progress alone (positions,
 //! lags, catch-up) at most every [`PROGRESS_EVERY`]; and never when nothing has.
 
+mod conditions;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use understudy_crds::{
-    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, LastFailover, LastSwitchover,
+    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, FailoverRecord, LastSwitchover,
     ReplicaRole, ReplicaStatus, Timestamp, ValidatedCluster,
 };
-use understudy_election::{BlockedReason, Contact, Decision, Lease, Register, WaitReason};
+use understudy_election::{BlockedReason, Contact, Decision, Lease, Register};
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -43,12 +47,15 @@ pub struct Problem {
 pub(crate) struct Snapshot<'a> {
     pub(crate) cluster: &'a ValidatedCluster,
     pub(crate) workload: &'a Workload,
+    /// Pods that there are to be, more than the spec says while one that is to go is needed.
+    pub(crate) pods_held: u8,
     pub(crate) problem: Option<&'a Problem>,
     pub(crate) sight: &'a Sight,
     pub(crate) register: &'a Register,
     pub(crate) decision: Option<&'a Decision>,
     pub(crate) roll: &'a RollStep,
-    pub(crate) last_failover: Option<&'a LastFailover>,
+    /// The newest first.
+    pub(crate) failovers: &'a [FailoverRecord],
     pub(crate) last_switchover: Option<&'a LastSwitchover>,
     /// The last that is known, whether there is a Lease or not.
     pub(crate) epoch: u64,
@@ -78,10 +85,7 @@ pub(crate) fn assess(
 ) -> BrokerClusterStatus {
     let cluster = snapshot.cluster;
     let lease = snapshot.lease();
-    let available = available(snapshot);
-    let durable = durable(snapshot, &available);
-    let ready = ready(snapshot, &available);
-    let resources_available = resources_available(snapshot);
+    let verdicts = conditions::all(snapshot);
     let in_sync: Vec<String> =
         lease.map(|lease| lease.in_sync().iter().map(|m| m.name.to_string()).collect()).unwrap_or_default();
     BrokerClusterStatus {
@@ -97,11 +101,9 @@ pub(crate) fn assess(
         in_sync_replicas: i32::try_from(in_sync.len()).unwrap_or(i32::MAX),
         in_sync,
         replica_statuses: cluster.pod_names().map(|name| replica_status(snapshot, &name)).collect(),
-        conditions: [available, ready, durable, resources_available]
-            .into_iter()
-            .map(|verdict| condition(verdict, cluster.generation, previous, at))
-            .collect(),
-        last_failover: snapshot.last_failover.cloned().or_else(|| previous.and_then(|p| p.last_failover.clone())),
+        conditions: verdicts.into_iter().map(|verdict| condition(verdict, cluster.generation, previous, at)).collect(),
+        last_failover: snapshot.failovers.first().cloned().or_else(|| previous.and_then(|p| p.last_failover.clone())),
+        failovers: snapshot.failovers.to_vec(),
         last_switchover: snapshot.last_switchover.cloned().or_else(|| previous.and_then(|p| p.last_switchover.clone())),
     }
 }
@@ -111,10 +113,12 @@ pub(crate) fn assess_problem(cluster: &BrokerCluster, problem: &Problem, at: &Ti
     let previous = cluster.status.as_ref();
     let ready = Verdict::new("Ready", ConditionStatus::False, problem.reason, problem.message.clone());
     let generation = cluster.metadata.generation;
+    let stalled = Verdict::new("Stalled", ConditionStatus::True, problem.reason, problem.message.clone());
     let mut status = previous.cloned().unwrap_or_default();
-    let ready = condition(ready, generation, previous, at);
-    status.conditions.retain(|condition| condition.kind != "Ready");
-    status.conditions.push(ready);
+    for verdict in [ready, stalled] {
+        status.conditions.retain(|condition| condition.kind != verdict.kind && condition.kind != "Reconciling");
+        status.conditions.push(condition(verdict, generation, previous, at));
+    }
     status.observed_generation = generation;
     status
 }
@@ -206,29 +210,6 @@ pub(crate) fn serving<'a>(lease: &Lease, sight: &'a Sight, now: Duration) -> Opt
     seen.heard(now).filter(|status| status.role() == wire::Role::Primary && status.epoch == lease.epoch().0)
 }
 
-fn available(snapshot: &Snapshot<'_>) -> Verdict {
-    use ConditionStatus::{False, True, Unknown};
-    let verdict = |status, reason: &str, message| Verdict::new("Available", status, reason, message);
-    if let (Some(lease), Some(_)) = (snapshot.lease(), snapshot.serving()) {
-        let name = lease.holder().map(|holder| holder.name.to_string()).unwrap_or_default();
-        return verdict(True, "PrimaryServing", format!("{name} serves as primary of epoch {}", lease.epoch()));
-    }
-    match snapshot.decision {
-        Some(Decision::Blocked { reason }) => verdict(False, reason.kind(), blocked_text(reason, snapshot.epoch)),
-        Some(Decision::Wait { reason: WaitReason::PrimaryHealthy { primary }, .. }) => {
-            verdict(False, "PrimaryStarting", format!("{} was elected and does not serve yet", primary.name))
-        }
-        Some(Decision::Wait { reason: reason @ WaitReason::LeaseUnread, .. }) => {
-            verdict(Unknown, reason.kind(), reason.to_string())
-        }
-        Some(Decision::Wait { reason, .. }) => verdict(False, reason.kind(), reason.to_string()),
-        Some(Decision::Elect { .. } | Decision::Create { .. }) => {
-            verdict(False, "Electing", "a primary is being elected".into())
-        }
-        None => verdict(Unknown, "NotObserved", "the brokers have not been looked at yet".into()),
-    }
-}
-
 /// What is wrong, and where a person may force it, the value that does: it counts for this epoch only.
 pub(crate) fn blocked_text(reason: &BlockedReason, epoch: u64) -> String {
     match reason {
@@ -237,111 +218,6 @@ pub(crate) fn blocked_text(reason: &BlockedReason, epoch: u64) -> String {
         }
         _ => reason.to_string(),
     }
-}
-
-fn durable(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
-    use ConditionStatus::{False, True, Unknown};
-    let verdict = |status, reason: &str, message| Verdict::new("Durable", status, reason, message);
-    let (Some(lease), Some(primary)) = (snapshot.lease(), snapshot.serving()) else {
-        let status = if available.status == Unknown { Unknown } else { False };
-        return verdict(status, "NoPrimary", "without a primary nothing is confirmed".into());
-    };
-    let (in_sync, needed) = (lease.in_sync().len(), usize::from(snapshot.cluster.min_in_sync));
-    if in_sync < needed {
-        let message = format!("{in_sync} in sync, minInSync is {needed}: messages are taken and not confirmed");
-        return verdict(False, "BelowMinInSync", message);
-    }
-    if !primary.confirms_held.is_empty() {
-        return verdict(False, "ConfirmsHeld", primary.confirms_held.clone());
-    }
-    verdict(True, "InSync", format!("{in_sync} replicas hold every confirmed message, minInSync is {needed}"))
-}
-
-/// True only if everything is as the spec says: objects, pods, revision, set.
-fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
-    use ConditionStatus::{False, True, Unknown};
-    let verdict = |status, reason: &str, message| Verdict::new("Ready", status, reason, message);
-    let cluster = snapshot.cluster;
-    if let Some(problem) = snapshot.problem {
-        return verdict(False, problem.reason, problem.message.clone());
-    }
-    let wanted = i32::from(cluster.replicas);
-    if let Some(refused) = snapshot.workload.pods_refused.as_ref().filter(|_| snapshot.workload.pods < wanted) {
-        let message = format!("{} of {wanted} pods exist: {refused}", snapshot.workload.pods);
-        return verdict(False, "PodsRefused", message);
-    }
-    let names: Vec<String> = cluster.pod_names().collect();
-    let trouble = names.iter().find_map(|name| {
-        let trouble = snapshot.seen(name)?.pod.as_ref()?.trouble.as_ref()?;
-        Some(format!("{name}: {trouble}"))
-    });
-    if let Some(trouble) = trouble {
-        return verdict(False, "PodFailing", trouble);
-    }
-    if available.status != True {
-        let status = if available.status == Unknown { Unknown } else { False };
-        return verdict(status, &available.reason, available.message.clone());
-    }
-    if snapshot.workload.pods != wanted {
-        return verdict(False, "Scaling", format!("{} pods exist, {wanted} wanted", snapshot.workload.pods));
-    }
-    let outdated = names.iter().find_map(|name| {
-        let status = snapshot.seen(name)?.heard(snapshot.now)?;
-        (!status.needs_upgrade.is_empty()).then(|| format!("{name}: {}", status.needs_upgrade))
-    });
-    if let Some(outdated) = outdated {
-        return verdict(False, "UpgradeNeeded", outdated);
-    }
-    if let Some((reason, text)) = snapshot.roll.text() {
-        return verdict(False, reason, text);
-    }
-    if snapshot.workload.update_revision.is_none() {
-        return verdict(False, "Rolling", "the StatefulSet's controller has not seen the newest template yet".into());
-    }
-    let outside: Vec<String> = names
-        .iter()
-        .filter(|name| !snapshot.works_in_set(name))
-        .map(|name| format!("{name} ({})", role(snapshot.seen(name), snapshot.now)))
-        .collect();
-    if !outside.is_empty() {
-        return verdict(False, "NotInSync", format!("not in sync: {}", outside.join(", ")));
-    }
-    if snapshot.lease().is_some_and(|lease| lease.in_sync().len() > names.len()) {
-        return verdict(False, "Scaling", "a removed replica is still in the in-sync set".into());
-    }
-    let pod_ready = |name: &&String| snapshot.seen(name).and_then(|s| s.pod.as_ref()).is_some_and(|pod| pod.ready);
-    let unready: Vec<&str> = names.iter().filter(|name| !pod_ready(name)).map(String::as_str).collect();
-    if !unready.is_empty() {
-        return verdict(False, "PodsNotReady", format!("not ready: {}", unready.join(", ")));
-    }
-    verdict(True, "AsSpecified", format!("{wanted} replicas, all in sync"))
-}
-
-/// False while a replica that is heard runs short of memory or disk, whether or not it is in sync: one that is catching up
-/// will be.
-fn resources_available(snapshot: &Snapshot<'_>) -> Verdict {
-    use ConditionStatus::{False, True, Unknown};
-    let verdict = |status, reason: &str, message| Verdict::new(RESOURCES_AVAILABLE, status, reason, message);
-    let (mut memory, mut disk, mut heard) = (false, false, 0);
-    let mut texts = Vec::new();
-    for name in snapshot.cluster.pod_names() {
-        let Some(status) = snapshot.seen(&name).and_then(|seen| seen.heard(snapshot.now)) else { continue };
-        heard += 1;
-        let Some(alarms) = &status.alarms else { continue };
-        memory |= alarms.memory.is_some();
-        disk |= alarms.disk.is_some();
-        texts.extend(alarms.describe(&name));
-    }
-    let reason = match (memory, disk) {
-        (true, true) => "MemoryAndDiskAlarm",
-        (true, false) => "MemoryAlarm",
-        (false, true) => "DiskAlarm",
-        (false, false) if heard == 0 => return verdict(Unknown, "NotObserved", "no broker is heard".into()),
-        (false, false) => return verdict(True, "NoAlarm", "no replica is low on memory or disk".into()),
-    };
-    let blocked = snapshot.serving().is_some_and(|primary| !primary.publishers_blocked.is_empty());
-    let consequence = if blocked { "; publishers wait" } else { "" };
-    verdict(False, reason, format!("{}{consequence}", texts.join("; ")))
 }
 
 fn replica_status(snapshot: &Snapshot<'_>, name: &str) -> ReplicaStatus {
