@@ -130,7 +130,7 @@ async fn manual_promotion_waits_for_a_name() {
         cluster.ready().await?;
         let load = Load::start_backlog(&cluster.target().await?, "work").await?;
         let (primary, epoch) = (cluster.primary().await?.name.to_string(), cluster.epoch().await?);
-        understudy_e2e::kill_process(&cluster, &[primary.clone()]).await?;
+        understudy_e2e::kill_process(&cluster, std::slice::from_ref(&primary)).await?;
         eventually("the condition to ask for a person", PATIENCE, async || {
             let status = cluster.status().await?;
             let available = status.conditions.iter().find(|c| c.kind == "Available").context("no Available")?;

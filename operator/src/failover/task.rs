@@ -29,6 +29,7 @@ use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::definitions::Import;
 use super::endpoint::PrimaryAddress;
+use super::fencing::Fencing;
 use super::history::{Change, History};
 use super::moves::Removal;
 use super::peer::{Command, PeerEvent, PeerEventKind};
@@ -134,6 +135,7 @@ pub(super) struct Task {
     pub(super) remove_after: Duration,
     pub(super) catch_ups: CatchUps,
     pub(super) import: Import,
+    pub(super) fencing: Fencing,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -190,6 +192,7 @@ impl Task {
             removing: false,
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
+            fencing: Fencing::default(),
             import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
             written,
@@ -451,6 +454,7 @@ impl Task {
         self.publish_endpoint();
         self.adopt_lease();
         self.switch();
+        self.fence();
         self.hold_pods();
         self.import_definitions();
         self.roll();
