@@ -154,11 +154,22 @@ async fn follow(kubernetes: &Kubernetes, name: Option<&str>, plan: &Plan, out: &
 
 /// One log after another, since containers end and begin anew, without a line twice.
 async fn read_on(api: Api<Pod>, pod: String, mut parameters: LogParams, timestamps: bool, lines: mpsc::Sender<Line>) {
+    let mut told = None;
     loop {
-        // A container that is not there yet, or a node that is away: it is tried again.
-        if let Ok(Some(last)) = read(&api, &pod, &parameters, timestamps, &lines).await {
-            parameters.since_time = Some(last);
-            parameters.tail_lines = None;
+        match read(&api, &pod, &parameters, timestamps, &lines).await {
+            Ok(last) => {
+                parameters.since_time = last;
+                parameters.tail_lines = parameters.tail_lines.filter(|_| last.is_none());
+                told = None;
+            }
+            // A container that is not there yet, or a node that is away: it is said once, and tried again.
+            Err(error) => {
+                let text = format!("{error:#}");
+                if told.as_ref() != Some(&text) {
+                    eprintln!("-- {pod}: {text} --");
+                    told = Some(text);
+                }
+            }
         }
         if lines.is_closed() {
             return;

@@ -90,7 +90,31 @@ pub(crate) fn resource() -> ApiResource {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::fake_api::{FakeApi, cluster_path};
+
+    #[tokio::test]
+    async fn context_and_namespace_as_kubectl_has_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config");
+        let config = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "a", "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+            "contexts": [{"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "of-a"}},
+                         {"name": "b", "context": {"cluster": "c", "user": "u"}}]}"#;
+        std::fs::write(&path, config).unwrap();
+        let reach = async |context: Option<&str>, namespace: Option<&str>| {
+            let (context, namespace) = (context.map(str::to_owned), namespace.map(str::to_owned));
+            let options = ReachOptions { namespace, context, kubeconfig: Some(path.clone()) };
+            Kubernetes::reach(&options).await.map(|reached| reached.namespace).map_err(|error| format!("{error:#}"))
+        };
+        assert_eq!(reach(None, None).await, Ok("of-a".into()));
+        assert_eq!(reach(Some("b"), None).await, Ok("default".into()));
+        assert_eq!(reach(Some("b"), Some("shop")).await, Ok("shop".into()));
+        assert!(reach(Some("c"), None).await.is_err());
+        let absent = ReachOptions { kubeconfig: Some(dir.path().join("absent")), ..ReachOptions::default() };
+        let error = Kubernetes::reach(&absent).await.err().map(|error| format!("{error:#}")).unwrap();
+        assert!(error.contains("absent cannot be read"), "{error}");
+    }
 
     #[tokio::test]
     async fn a_name_may_be_left_out_where_there_is_only_one() {

@@ -16,12 +16,12 @@ const MIN_VALUE_CHARS: usize = 6;
 /// Of a value with several lines, such as a key, each line that is this long.
 const MIN_LINE_CHARS: usize = 16;
 
+/// What names of secrets have in them.
+const WORDS: &str =
+    "pass(?:word|wd|phrase)|pwd|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key|authorization";
+
 /// Fields with such names hold secrets, unless they only say where one is.
-static NAME: LazyLock<Regex> = LazyLock::new(|| {
-    expression(
-        r"(?i)pass(word|wd|phrase)|pwd|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key|erlang[-_.]?cookie|auth$|authorization",
-    )
-});
+static NAME: LazyLock<Regex> = LazyLock::new(|| expression(&format!("(?i){WORDS}|erlang[-_.]?cookie|auth$")));
 
 /// Names that hold a secret's name, path or life time, not the secret.
 static PLACE: LazyLock<Regex> = LazyLock::new(|| {
@@ -35,10 +35,10 @@ static IN_TEXT: LazyLock<[Regex; 5]> = LazyLock::new(|| {
     [
         // A password in a URI.
         expression(r"(?P<keep>[A-Za-z][A-Za-z0-9+.-]*://[^\s:/@]*:)[^\s@]+(?P<after>@)"),
-        // PASSWORD=…, "password": "…", --token …, Authorization: Bearer …
-        expression(
-            r#"(?i)(?P<keep>[\w.-]*(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|api[-_.]?key|access[-_.]?key|private[-_.]?key|authorization)[\w.-]*["']?\s*(?:[=:]\s*|\s+(?:is\s+)?)(?:(?:bearer|basic)\s+)?)(?:"[^"]*"|'[^']*'|[^\s,;"'}\]]+)(?P<after>)"#,
-        ),
+        // PASSWORD=…, "password": "…", --token …, Authorization: Bearer …; on one line.
+        expression(&format!(
+            r#"(?i)(?P<keep>(?:--[\w-]*(?:{WORDS})[\w-]*[ \t]+|[\w.-]*(?:{WORDS})[\w.-]*["']?[ \t]*[=:][ \t]*)(?:(?:bearer|basic)[ \t]+)?)(?:"[^"]*"|'[^']*'|[^\s,;"'}}\]]+)(?P<after>)"#
+        )),
         expression(
             r"(?P<keep>-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?P<after>-----END [A-Z ]*PRIVATE KEY-----|$)",
         ),
@@ -80,15 +80,21 @@ impl Striker {
     }
 
     pub(super) fn text(&self, text: &str) -> String {
-        let mut text = text.to_owned();
-        for value in self.values.iter().filter(|value| !value.is_empty()) {
-            if text.contains(value.as_str()) {
-                text = text.replace(value.as_str(), STRUCK);
-            }
-        }
+        let mut text = self.known(text);
         for pattern in IN_TEXT.iter() {
             if pattern.is_match(&text) {
                 text = pattern.replace_all(&text, format!("${{keep}}{STRUCK}${{after}}")).into_owned();
+            }
+        }
+        text
+    }
+
+    /// Values of Secrets only.
+    pub(super) fn known(&self, text: &str) -> String {
+        let mut text = text.to_owned();
+        for value in &self.values {
+            if text.contains(value.as_str()) {
+                text = text.replace(value.as_str(), STRUCK);
             }
         }
         text
@@ -169,6 +175,12 @@ mod tests {
             ("PASSWORD=hunter2 next", "PASSWORD=(struck out) next"),
             (r#"{"password": "hunter2", "a": 1}"#, r#"{"password": (struck out), "a": 1}"#),
             ("--api-key=hunter2", "--api-key=(struck out)"),
+            ("run --token hunter2 on", "run --token (struck out) on"),
+            (
+                "no password was given, and Secret orders-user is absent",
+                "no password was given, and Secret orders-user is absent",
+            ),
+            ("token:\n  next: line", "token:\n  next: line"),
             ("Authorization: Bearer hunter2", "Authorization: Bearer (struck out)"),
             ("orders-0 is in sync", "orders-0 is in sync"),
             ("http://orders:5672/ and a@b", "http://orders:5672/ and a@b"),

@@ -53,6 +53,7 @@ fn planted() -> FakeApi {
     for n in 0..2 {
         let pod = format!("orders-{n}");
         let mut value = object("Pod", &pod);
+        value["spec"]["volumes"] = json!([{"name": "tls", "secret": {"secretName": "orders-tls"}}]);
         value["spec"]["containers"] = json!([{
             "args": [format!("--token={PLANTED}"), "--key", PLANTED],
             "env": [{"name": "DB_PASSWORD", "value": PLANTED}, {"name": "DSN", "value": format!("amqp://a:{PLANTED}@h")}],
@@ -136,6 +137,7 @@ async fn a_secret_that_stands_everywhere_is_nowhere_in_the_bundle() {
     }
     assert!(files["secrets.yaml"].contains("own-users") && files["secrets.yaml"].contains("- password"));
     assert!(files["logs/orders-0.log"].contains("user app came"));
+    assert!(files["pods.yaml"].contains("secretName: orders-tls"), "{}", files["pods.yaml"]);
     assert!(!files["events.yaml"].contains("other-0") && files["events.yaml"].contains("data-orders-1"));
 }
 
