@@ -1,6 +1,7 @@
 //! What shells are told of the commands: a script for each (`completion`), and, for kubectl, which asks plugins themselves,
 //! the words that may come next. Names of clusters and pods are not looked up.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Command;
@@ -10,8 +11,12 @@ use clap_complete::Shell;
 const NO_FILES: &str = ":4";
 
 pub(crate) fn script(mut command: Command, shell: Shell) -> anyhow::Result<ExitCode> {
-    clap_complete::generate(shell, &mut command, "understudy", &mut std::io::stdout());
-    Ok(ExitCode::SUCCESS)
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "understudy", &mut script);
+    match std::io::stdout().write_all(&script) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 pub(crate) fn candidates(command: Command, words: &[String]) -> anyhow::Result<ExitCode> {

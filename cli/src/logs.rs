@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::arguments::{LogsOptions, RoleChoice};
-use crate::kubernetes::{Kubernetes, Seen};
+use crate::kubernetes::{Kubernetes, Seen, said};
 
 const CONTAINER: &str = "broker";
 /// Brokers' lines have a few hundred bytes; what is longer comes in several.
@@ -186,7 +186,7 @@ async fn read(
     timestamps: bool,
     lines: &mpsc::Sender<Line>,
 ) -> anyhow::Result<Option<Timestamp>> {
-    let stream = api.log_stream(pod, parameters).await?;
+    let stream = api.log_stream(pod, parameters).await.map_err(said)?;
     let mut stream = std::pin::pin!(stream);
     let mut last = parameters.since_time;
     let mut bytes = Vec::new();

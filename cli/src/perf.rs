@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use futures::io::AsyncReadExt;
 
 use crate::arguments::PerfOptions;
-use crate::kubernetes::Kubernetes;
+use crate::kubernetes::{Kubernetes, said};
 
 const PROGRAM: &str = "/usr/local/bin/understudy-bench";
 const CONTAINER: &str = "bench";
@@ -52,7 +52,7 @@ async fn perform(kubernetes: &Kubernetes, options: &PerfOptions, out: &mut impl 
     let job = Plan::read(kubernetes, name, options).await?.job();
     let jobs: Api<Job> = kubernetes.api();
     let parameters = PostParams { dry_run: options.dry_run, ..PostParams::default() };
-    let made = jobs.create(&parameters, &serde_json::from_value(job.clone())?).await;
+    let made = jobs.create(&parameters, &serde_json::from_value(job.clone())?).await.map_err(said);
     let made = made.context("the Job cannot be created")?;
     if options.dry_run {
         write!(out, "{}", serde_yaml::to_string(&job)?)?;
@@ -140,7 +140,7 @@ async fn watch(kubernetes: &Kubernetes, job: &str, out: &mut impl Write) -> anyh
 
 async fn pod_of(kubernetes: &Kubernetes, job: &str) -> anyhow::Result<Option<Pod>> {
     let selected = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={job}")).limit(1);
-    Ok(kubernetes.api::<Pod>().list(&selected).await?.items.into_iter().next())
+    Ok(kubernetes.api::<Pod>().list(&selected).await.map_err(said)?.items.into_iter().next())
 }
 
 fn container(pod: &Pod) -> Option<&ContainerStatus> {
@@ -160,14 +160,14 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     async fn read(kubernetes: &'a Kubernetes, cluster: &'a str, options: &'a PerfOptions) -> anyhow::Result<Self> {
-        let service = kubernetes.api::<Service>().get(cluster).await;
+        let service = kubernetes.api::<Service>().get(cluster).await.map_err(said);
         let service = service.with_context(|| format!("the Service {cluster} cannot be read"))?;
         let ports = service.spec.and_then(|spec| spec.ports).unwrap_or_default();
         let plain = ports.iter().find(|port| port.name.as_deref() == Some("amqp")).map(|port| port.port);
         let port = plain.with_context(|| {
             format!("the Service {cluster} has no port without TLS, and the load generator knows no TLS: set spec.clients.plaintext")
         })?;
-        let set = kubernetes.api::<StatefulSet>().get(cluster).await;
+        let set = kubernetes.api::<StatefulSet>().get(cluster).await.map_err(said);
         let set = set.with_context(|| format!("the StatefulSet {cluster} cannot be read"))?;
         let template = set.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
         let broker = template.containers.into_iter().find(|container| container.name == BROKER_CONTAINER);

@@ -66,7 +66,7 @@ impl Kubernetes {
         let namespace = &self.namespace;
         let Some(name) = name else {
             let few = ListParams::default().limit(MAX_LISTED);
-            let listed = self.clusters().list(&few).await;
+            let listed = self.clusters().list(&few).await.map_err(said);
             let listed = listed.with_context(|| format!("the {KIND}s of namespace {namespace} cannot be listed"))?;
             let names = || {
                 let names: Vec<_> = listed.items.iter().filter_map(|object| object.metadata.name.clone()).collect();
@@ -78,9 +78,17 @@ impl Kubernetes {
                 _ => bail!("there are several {KIND}s in namespace {namespace}: say which of {}", names()),
             };
         };
-        let found = self.clusters().get_opt(name).await;
+        let found = self.clusters().get_opt(name).await.map_err(said);
         let found = found.with_context(|| format!("{KIND} {namespace}/{name} cannot be read"))?;
         found.map(Seen::of).with_context(|| format!("there is no {KIND} {name} in namespace {namespace}"))
+    }
+}
+
+/// An API server's refusal in its own words; whatever else went wrong as the client has it.
+pub(crate) fn said(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(refusal) => anyhow::anyhow!("{} ({})", refusal.message, refusal.code),
+        other => other.into(),
     }
 }
 

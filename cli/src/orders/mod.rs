@@ -17,7 +17,7 @@ use crate::arguments::{
     FenceOptions, HibernateOptions, MaintenanceCommand, MaintenanceOptions, NamedOrderOptions, OrderOptions,
     UnfenceOptions,
 };
-use crate::kubernetes::{Kubernetes, Seen};
+use crate::kubernetes::{Kubernetes, Seen, said};
 use order::Order;
 
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -120,7 +120,7 @@ async fn carry_out(
             Ok(()) if manner.dry_run => return Ok(format!("{} (dry run: nothing was changed)", order.would(&seen))),
             Ok(()) => {}
             Err(kube::Error::Api(refusal)) if refusal.code == 409 && conflicts < MAX_CONFLICTS => conflicts += 1,
-            Err(error) => return Err(error).with_context(|| format!("BrokerCluster {name} cannot be annotated")),
+            Err(error) => return Err(said(error)).with_context(|| format!("BrokerCluster {name} cannot be annotated")),
         }
         seen = kubernetes.cluster(Some(&name)).await?;
         order.check(&seen)?; // somebody else may have changed it

@@ -10,7 +10,7 @@ use serde_json::Value;
 use time::OffsetDateTime;
 
 use super::strike::Striker;
-use crate::kubernetes::{GROUP, Kubernetes, Seen, VERSION};
+use crate::kubernetes::{GROUP, KIND, Kubernetes, Seen, VERSION, said};
 use crate::status::{View, summarize};
 
 /// Of one log: some hours of a busy broker's.
@@ -67,15 +67,18 @@ pub(super) async fn collect(
     let here = |api: &str, rest: &str| format!("/{api}/namespaces/{namespace}/{rest}");
 
     let own = here(&format!("apis/{GROUP}/{VERSION}"), &format!("brokerclusters/{name}"));
-    let mut objects: Vec<(&str, Vec<Value>)> = vec![("brokercluster", collector.object(&own).await)];
+    let mut objects: Vec<(&str, Vec<Value>)> = vec![("brokercluster", collector.object(KIND, &own).await)];
     for (file, api, resource) in LABELLED {
         let path =
             format!("{}?limit={MAX_OBJECTS}&labelSelector=app.kubernetes.io%2Finstance%3D{name}", here(api, resource));
-        let found = collector.list(&path).await;
+        let found = collector.list(resource, &path).await;
         objects.push((file, found));
     }
-    objects.push(("lease", collector.object(&here("apis/coordination.k8s.io/v1", &format!("leases/{name}"))).await));
-    let events = collector.list(&format!("{}?limit={MAX_OBJECTS}", here("api/v1", "events"))).await;
+    objects.push((
+        "lease",
+        collector.object("the Lease", &here("apis/coordination.k8s.io/v1", &format!("leases/{name}"))).await,
+    ));
+    let events = collector.list("events", &format!("{}?limit={MAX_OBJECTS}", here("api/v1", "events"))).await;
     objects.push(("events", events.into_iter().filter(|event| concerns(event, &name)).collect()));
     let operators = collector.operator(operator_namespace).await;
     objects.push(("operator", operators.clone()));
@@ -111,27 +114,24 @@ impl Collector<'_> {
         let request = http::Request::get(path).body(Vec::new())?;
         let answer = tokio::time::timeout(ANSWER_WITHIN, self.kubernetes.client.request_text(request)).await;
         let answer = answer.map_err(|_| anyhow!("no answer within {} s", ANSWER_WITHIN.as_secs()))?;
-        answer.map_err(|error| match error {
-            kube::Error::Api(refusal) => anyhow!("{} ({})", refusal.message, refusal.code),
-            other => other.into(),
-        })
+        answer.map_err(said)
     }
 
     async fn json(&self, path: &str) -> anyhow::Result<Value> {
         serde_json::from_str(&self.text(path).await?).context("the answer is no JSON")
     }
 
-    async fn object(&mut self, path: &str) -> Vec<Value> {
+    async fn object(&mut self, what: &str, path: &str) -> Vec<Value> {
         match self.json(path).await {
             Ok(object) => vec![object],
             Err(error) => {
-                self.problem(path, &error);
+                self.problem(what, &error);
                 Vec::new()
             }
         }
     }
 
-    async fn list(&mut self, path: &str) -> Vec<Value> {
+    async fn list(&mut self, what: &str, path: &str) -> Vec<Value> {
         match self.json(path).await {
             Ok(mut list) => {
                 let kind = list["kind"].as_str().and_then(|kind| kind.strip_suffix("List")).map(str::to_owned);
@@ -146,7 +146,7 @@ impl Collector<'_> {
                 items.into_iter().map(named).collect()
             }
             Err(error) => {
-                self.problem(path, &error);
+                self.problem(what, &error);
                 Vec::new()
             }
         }
@@ -155,7 +155,7 @@ impl Collector<'_> {
     async fn operator(&mut self, namespace: &str) -> Vec<Value> {
         let selector = OPERATOR_LABEL.replace('/', "%2F").replace('=', "%3D");
         let path = format!("/api/v1/namespaces/{namespace}/pods?limit={MAX_OBJECTS}&labelSelector={selector}");
-        let found = self.list(&path).await;
+        let found = self.list("the operator's pods", &path).await;
         if found.is_empty() {
             let error = anyhow!("there are no pods with the label {OPERATOR_LABEL}: say --operator-namespace");
             self.problem(&format!("an operator in namespace {namespace}"), &error);
@@ -186,7 +186,7 @@ impl Collector<'_> {
                 Ok(None) => {}
                 Err(error) => self.problem(
                     &format!("Secret {name}, whose values would be struck out wherever they stand"),
-                    &error.into(),
+                    &said(error),
                 ),
             }
         }

@@ -166,7 +166,9 @@ async fn what_cannot_be_read_is_named_and_the_rest_is_there() {
     api.put(&path("api/v1", "pods/orders-0"), pod);
     let bundle = bundle(&api).await;
     let all = bundle.problems.join("\n");
-    for part in ["leases/orders", "the metrics of orders-0", "the log of orders-0", "say --operator-namespace"] {
+    for part in
+        ["the Lease: NotFound (404)", "the metrics of orders-0", "the log of orders-0", "say --operator-namespace"]
+    {
         assert!(all.contains(part), "{part:?} is not in {all}");
     }
     assert!(bundle.files["about.txt"].contains("the log of orders-0"));

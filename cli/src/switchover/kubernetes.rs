@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use understudy_crds::{FORCE_PRIMARY_ANNOTATION, SWITCHOVER_ANNOTATION};
 
 use super::{Consent, Outcome, of_epoch};
-use crate::kubernetes::{Kubernetes, Seen};
+use crate::kubernetes::{Kubernetes, Seen, said};
 
 /// An operator answers within a second; one whose failover is under way gives it half a minute.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(60);
@@ -47,7 +47,10 @@ pub(super) async fn force(
 async fn request(kubernetes: &Kubernetes, annotation: &str, to: &str, before: Seen) -> anyhow::Result<Outcome> {
     let (api, name) = (kubernetes.clusters(), before.name());
     let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation: to } } }));
-    api.patch(name, &PatchParams::default(), &patch).await.with_context(|| format!("{name} cannot be annotated"))?;
+    api.patch(name, &PatchParams::default(), &patch)
+        .await
+        .map_err(said)
+        .with_context(|| format!("{name} cannot be annotated"))?;
     let answered = async {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
