@@ -115,9 +115,8 @@ impl Order {
                 let (fenced, needed) = (self.fenced_then(seen), seen.min_in_sync());
                 let left = seen.in_sync().into_iter().filter(|pod| !fenced.contains(*pod)).count() as u64;
                 (left < needed).then(|| {
-                    format!(
-                        "{left} replicas stay in sync and minInSync is {needed}: nothing is confirmed while that is so"
-                    )
+                    let stay = if left == 1 { "replica stays" } else { "replicas stay" };
+                    format!("{left} {stay} in sync and minInSync is {needed}: nothing is confirmed while that is so")
                 })
             }
             _ => None,

@@ -116,7 +116,7 @@ async fn what_stops_service_needs_a_word() {
     let text = said(&api, Order::Hibernate, unasked).await;
     assert!(text.contains("All 3 pods of orders end") && text.contains("--yes"), "{text}");
     let text = said(&api, Order::Fence(pods(&["orders-1", "orders-2"])), unasked).await;
-    assert!(text.contains("1 replicas stay in sync and minInSync is 2") && text.contains("--yes"), "{text}");
+    assert!(text.contains("1 replica stays in sync and minInSync is 2") && text.contains("--yes"), "{text}");
     assert_eq!(api.take_writes(), Vec::<String>::new());
 }
 
