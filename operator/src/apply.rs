@@ -102,7 +102,11 @@ async fn apply_one(
             source: Box::new(source),
         }
     };
-    let live = api.get_opt(name).await.map_err(failed("read"))?;
+    let live = match api.get_opt(name).await {
+        // Where nobody has defined its kind the answer is no API object.
+        Err(kube::Error::Api(status)) if status.code == 404 => None,
+        live => live.map_err(failed("read"))?,
+    };
     if let Some(live) = &live {
         match check_owner(cluster, prepared, live) {
             // Somebody else's of that name is nothing of ours to remove.
