@@ -85,6 +85,9 @@ manifests: generate ## manifests/install.yaml, from the kustomize base
 manifests-check: need ## kustomize, the one file and the Helm chart render the same objects, and Kubernetes knows each field
 	@$(MANIFESTS)
 
+monitoring-check: release ## Metrics, alerts and dashboard, by promtool, against brokers that run here
+	manifests/monitoring/check target/release/understudy
+
 build: need ## A debug build
 	$(CARGO) build --workspace --locked
 

@@ -120,7 +120,10 @@ fn leaves(path: &str, value: &Value, known: &BTreeSet<String>, shown: &mut BTree
 fn check(path: &str, schema: &Value, value: &Value, wrong: &mut Vec<String>) {
     let mut say = |text: String| wrong.push(format!("{path}{text}"));
     if value.is_null() {
-        return if schema["nullable"] == true { () } else { say(": null".into()) };
+        if schema["nullable"] != true {
+            say(": null".into());
+        }
+        return;
     }
     if let Some(words) = schema["enum"].as_array()
         && !words.contains(value)
@@ -134,7 +137,10 @@ fn check(path: &str, schema: &Value, value: &Value, wrong: &mut Vec<String>) {
         return say(format!(": {value} does not match"));
     }
     if schema["x-kubernetes-int-or-string"] == true {
-        return if value.is_string() || value.is_i64() { () } else { say(format!(": {value} is no quantity")) };
+        if !value.is_string() && !value.is_i64() {
+            say(format!(": {value} is no quantity"));
+        }
+        return;
     }
     match (schema["type"].as_str().unwrap_or_default(), value) {
         ("object", Value::Object(fields)) => {

@@ -10,6 +10,7 @@ mod adopt;
 mod announce;
 mod catch_ups;
 mod endpoint;
+mod gauges;
 mod history;
 mod hold;
 mod moves;

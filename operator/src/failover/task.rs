@@ -28,6 +28,7 @@ use super::Assignment;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::endpoint::PrimaryAddress;
+use super::gauges::Gauges;
 use super::history::{Change, History};
 use super::moves::Removal;
 use super::peer::{Command, PeerEvent, PeerEventKind};
@@ -132,6 +133,7 @@ pub(super) struct Task {
     pub(super) removing: bool,
     pub(super) remove_after: Duration,
     pub(super) catch_ups: CatchUps,
+    pub(super) gauges: Gauges,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -188,6 +190,7 @@ impl Task {
             removing: false,
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
+            gauges: Gauges::new(&cluster.namespace, cluster.name.as_str()),
             writing: false,
             written,
             written_at: None,
