@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours fuzz fmt fmt-check lint generate manifests manifests-check monitoring-check build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours programs fuzz fmt fmt-check lint generate manifests manifests-check monitoring-check build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ clients: release ## pika, aio-pika, kombu, amqplib and amqp091-go, before and af
 
 conformance: release ## Suites that others wrote, against ours and RabbitMQ: CONFORMANCE="--suite kombu --only ours --seed 7"
 	e2e/conformance/run $(CONFORMANCE)
+
+programs: release ## Celery, Spring and others while their primary is killed: PROGRAMS="--verbose celery", or --oracle for RabbitMQ
+	e2e/programs/run $(PROGRAMS)
 
 FUZZ ?= 1000000
 

@@ -64,27 +64,59 @@ class Understudy:
         return self
 
     def await_ready(self):
-        inbox = queue.Queue()
+        self.inbox = queue.Queue()
 
         def read():
             for line in self.process.stdout:
-                inbox.put(line)
-            inbox.put(None)
+                self.inbox.put(line)
+            self.inbox.put(None)
 
         # It goes on reading to the end, so that the supervisor never waits for a reader.
         threading.Thread(target=read, daemon=True).start()
+        self.pids, self.primary = {}, None
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                line = inbox.get(timeout=max(0, deadline - time.monotonic()))
+                line = self.inbox.get(timeout=max(0, deadline - time.monotonic()))
             except queue.Empty:
                 line = None
             if line is None:
                 with open(self.log, errors="replace") as log:
                     raise BrokerError("`understudy dev` is not ready:\n" + log.read()[-2000:])
             event = json.loads(line)
+            self.hear(event)
             if event["event"] == "ready":
                 return event["brokers"]
+
+    def hear(self, event):
+        match event["event"]:
+            case "started":
+                self.pids[event["name"]] = event["pid"]
+            case "primary":
+                self.primary = event["name"]
+
+    def kill_primary(self):
+        """SIGKILL to the one that was last told to be the primary, whose name this returns. What follows is not waited for."""
+        while not self.inbox.empty():
+            line = self.inbox.get()
+            if line is None:
+                raise BrokerError("`understudy dev` ended by itself")
+            self.hear(json.loads(line))
+        os.kill(self.pids[self.primary], signal.SIGKILL)
+        return self.primary
+
+    def complaints(self):
+        """Errors and panics in the brokers' logs."""
+        found = []
+        for broker in self.brokers:
+            with open(os.path.join(self.brokers_directory, broker["name"] + ".log"), errors="replace") as log:
+                found += [f"{broker['name']}: {line.rstrip()}" for line in log if " ERROR " in line or "panicked at" in line]
+        return found
+
+    def addresses(self):
+        """All of them, the one for a suite first."""
+        first = self.choose("", self.brokers)
+        return [broker["amqp"] for broker in sorted(self.brokers, key=lambda broker: broker is not first)]
 
     def address(self, suite):
         """The port for a suite, and in words which one it is."""
@@ -191,6 +223,12 @@ class RabbitMq:
 
     def address(self, _suite):
         return self.port, "one node"
+
+    def addresses(self):
+        return [f"127.0.0.1:{self.port}"]
+
+    def complaints(self):
+        return []
 
     def add_user(self, name, password):
         self.administer("add_user", name, password)

@@ -33,6 +33,7 @@ pub(crate) struct Metrics {
     journal_stalled: Gauge,
     messages_ready: IntGauge,
     messages_unacknowledged: IntGauge,
+    remembered_keys: IntGauge,
     queues: IntGauge,
     publishers_blocked: IntGauge,
     memory_alarm: IntGauge,
@@ -120,6 +121,7 @@ impl Metrics {
             queues: gauge("queues", "Queues")?,
             publishers_blocked: gauge("publishers_blocked", "1 if publishers must wait; the status says why")?,
             memory_alarm: gauge("memory_alarm", "1 while this process uses too much of its memory limit")?,
+            remembered_keys: gauge("deduplication_keys", "Keys by which queues and exchanges know duplicates")?,
             memory_resident: gauge("memory_resident_bytes", "Memory that this process uses")?,
             memory_limit: gauge("memory_limit_bytes", "Memory that this process may use")?,
             memory_budget: gauge("memory_budget_bytes", "Memory for message bodies; the rest waits on disk")?,
@@ -233,13 +235,24 @@ impl Metrics {
         }
         let is_primary = matches!(status.role, RoleStatus::Primary { .. });
         self.primary.set(is_primary.into());
-        if let RoleStatus::Primary { held, blocked, queues, ready, unacknowledged, resident_bytes, .. } = &status.role {
+        if let RoleStatus::Primary {
+            held,
+            blocked,
+            queues,
+            ready,
+            unacknowledged,
+            resident_bytes,
+            remembered_keys,
+            ..
+        } = &status.role
+        {
             self.confirms_held.set(held.is_some().into());
             self.publishers_blocked.set(blocked.is_some().into());
             self.queues.set(number(*queues));
             self.messages_ready.set(number(*ready));
             self.messages_unacknowledged.set(number(*unacknowledged));
             self.message_resident.set(number(*resident_bytes));
+            self.remembered_keys.set(number(*remembered_keys));
         } else {
             [
                 &self.confirms_held,
@@ -247,6 +260,7 @@ impl Metrics {
                 &self.queues,
                 &self.messages_ready,
                 &self.messages_unacknowledged,
+                &self.remembered_keys,
                 &self.message_resident,
             ]
             .into_iter()

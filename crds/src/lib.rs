@@ -22,8 +22,8 @@ pub use spec::{
     UpdateStrategy, Users, WhatToDo, WhenUnsatisfiable,
 };
 pub use status::{
-    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, FailoverRecord, LastSwitchover, ReplicaRole,
-    ReplicaStatus, SwitchoverOutcome, Timestamp,
+    BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, DefinitionsStatus, FailoverRecord,
+    LastSwitchover, ReplicaRole, ReplicaStatus, SwitchoverOutcome, Timestamp,
 };
 pub use validated::{
     ClientSettings, ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FENCED_ANNOTATION,

@@ -50,6 +50,9 @@ pub struct BrokerClusterStatus {
     /// The last ten changes of primary, the newest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub failovers: Vec<FailoverRecord>,
+    /// What became of `spec.definitions`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub definitions: Option<DefinitionsStatus>,
     /// What became of the last request to move the role.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_switchover: Option<LastSwitchover>,
@@ -190,6 +193,23 @@ pub struct FailoverRecord {
     /// From then, too, until the Service led to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub route_ms: Option<i64>,
+}
+
+/// An import of definitions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DefinitionsStatus {
+    /// Of the text that was imported.
+    pub hash: String,
+    /// When.
+    pub at: Timestamp,
+    /// Entries that were made or changed.
+    pub changed: i64,
+    /// Entries that were there already.
+    pub unchanged: i64,
+    /// Entries that were not taken, or that exist and are something else; the first twenty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
 }
 
 /// A request by annotation (`understudy.dev/switchover`, `understudy.dev/force-primary`) that the operator has answered.

@@ -21,7 +21,7 @@ import brokers  # noqa: E402, since it lies beside this directory.
 
 GROUPS = (
     "connections", "errors", "exchanges", "queues", "publishing", "consumers", "settling", "expiry", "dead_letters", "limits",
-    "users", "policies", "alarms",
+    "users", "policies", "deduplication", "alarms",
 )  # fmt: skip
 BOTH = ("ours", "oracle")
 # Most of them wait for something to expire.

@@ -94,12 +94,7 @@ impl Cluster {
     /// # Errors
     /// After the deadline.
     pub async fn ready_after(&self, epoch: i64) -> Result<BrokerClusterStatus> {
-        eventually(format!("an epoch after {epoch}"), READY_WITHIN, async || {
-            let now = self.epoch().await?;
-            ensure!(now > epoch, "the Lease's epoch is {now}");
-            Ok(())
-        })
-        .await?;
+        self.epoch_after(epoch).await?;
         eventually(format!("the status to speak of an epoch after {epoch}"), READY_WITHIN, async || {
             let now = self.status().await?.epoch;
             ensure!(now > Some(epoch), "it says {now:?}");
@@ -113,6 +108,29 @@ impl Cluster {
     /// If the Lease cannot be read.
     pub async fn lease(&self) -> Result<Lease> {
         self.read::<Lease>(&self.name).await
+    }
+
+    /// Waits until the Lease names the primary of a later epoch.
+    ///
+    /// # Errors
+    /// After the deadline.
+    pub async fn epoch_after(&self, epoch: i64) -> Result<()> {
+        eventually(format!("an epoch after {epoch}"), READY_WITHIN, async || {
+            let now = self.epoch().await?;
+            ensure!(now > epoch, "the Lease's epoch is {now}");
+            Ok(())
+        })
+        .await
+    }
+
+    /// Sets an annotation of the object, or takes it off.
+    ///
+    /// # Errors
+    /// If the API server does not take it.
+    pub async fn annotate(&self, annotation: &str, value: Option<&str>) -> Result<()> {
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": { annotation: value } } }));
+        self.api::<BrokerCluster>().patch(&self.name, &PatchParams::default(), &patch).await?;
+        Ok(())
     }
 
     /// The Lease's word, which is right with no operator, too.

@@ -9,8 +9,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Client;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, Patch, PatchParams};
 use rustix::process::{Pid, Signal};
+use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::report::Failure;
@@ -75,6 +76,35 @@ impl Drop for Outage {
             eprintln!("{} stays broken: {error:#}", self.node);
         }
     }
+}
+
+/// A node that takes no pods, as before it is drained.
+pub struct Cordon {
+    client: Client,
+    node: String,
+}
+
+impl Cordon {
+    /// # Errors
+    /// If the API server does not take it.
+    pub async fn begin(client: &Client, node: &str) -> Result<Self> {
+        cordon(client, node, true).await?;
+        Ok(Self { client: client.clone(), node: node.to_owned() })
+    }
+
+    /// [`nodes_ready`] does it, too, before the next test.
+    ///
+    /// # Errors
+    /// If the API server does not take it.
+    pub async fn end(self) -> Result<()> {
+        cordon(&self.client, &self.node, false).await
+    }
+}
+
+async fn cordon(client: &Client, node: &str, unschedulable: bool) -> Result<()> {
+    let patch = Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
+    Api::<Node>::all(client.clone()).patch(node, &PatchParams::default(), &patch).await?;
+    Ok(())
 }
 
 /// Two nodes, and the pods on them, do not reach each other; everybody else reaches both. Hermetic clusters only.
@@ -196,6 +226,11 @@ pub fn restore_nodes() {
 
 pub(crate) async fn nodes_ready(client: &Client) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
+    for node in nodes.list(&ListParams::default()).await? {
+        if node.spec.is_some_and(|spec| spec.unschedulable == Some(true)) {
+            cordon(client, &node.metadata.name.unwrap_or_default(), false).await?;
+        }
+    }
     eventually("every node to be Ready", NODES_READY_WITHIN, async || {
         for node in nodes.list(&ListParams::default()).await? {
             let name = node.metadata.name.unwrap_or_default();

@@ -17,7 +17,7 @@ mod space;
 mod wait;
 
 pub use cluster::Cluster;
-pub use faults::{ApiOutage, Outage, Parting, kill_process, node_of, restore_nodes};
+pub use faults::{ApiOutage, Cordon, Outage, Parting, kill_process, node_of, restore_nodes};
 pub use inside::{InsideAccount, InsideClient, InsideState};
 pub use load::{Aftermath, Load, Published, RATE};
 pub use operator::{OperatorPause, restore_operator};

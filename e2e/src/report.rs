@@ -18,6 +18,8 @@ const FILE_VARIABLE: &str = "UNDERSTUDY_E2E_REPORT";
 pub enum Goal {
     KilledProcess,
     LostNode,
+    /// In good order.
+    Switchover,
     /// Without an operator, a backup waits for the Lease.
     None,
 }
@@ -25,8 +27,9 @@ pub enum Goal {
 impl Goal {
     fn limit(self) -> Option<Duration> {
         match self {
-            Self::KilledProcess => Some(Duration::from_secs(2)),
-            Self::LostNode => Some(Duration::from_secs(5)),
+            Self::KilledProcess => Some(Duration::from_secs(1)),
+            Self::LostNode => Some(Duration::from_secs(4)),
+            Self::Switchover => Some(Duration::from_secs(1)),
             Self::None => None,
         }
     }

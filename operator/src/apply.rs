@@ -2,6 +2,7 @@
 //! already. Needs a client. Its result, [`Applied`], is the only thing the status may say of the objects.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -13,6 +14,10 @@ use understudy_crds::ValidatedCluster;
 use crate::build::{Built, Mode, Prepared, TlsMaterial};
 use crate::covers::{HASH_ANNOTATION, covers, hash};
 use crate::names::{FIELD_MANAGER, Names};
+
+/// Until an object that was deleted is gone.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+const GONE_AFTER_LOOKS: u32 = 100;
 
 /// What is known of a cluster's objects once they are applied.
 #[derive(Clone, Debug, PartialEq)]
@@ -128,23 +133,53 @@ async fn apply_one(
             }
         }
         (Mode::Apply, live) => {
+            let live_uid = live.as_ref().and_then(ResourceExt::uid);
             let desired = with_hash(&prepared.value);
             let live = live.map(|live| encode(prepared, &live)).transpose()?;
             if let Some(live) = live.filter(|live| covers(live, &desired)) {
                 return Ok((Outcome::Unchanged, Some(live)));
             }
             let params = PatchParams::apply(FIELD_MANAGER).force();
+            let live_uid = live_uid.filter(|_| resource.kind == "StatefulSet");
             let applied = match api.patch(name, &params, &Patch::Apply(&desired)).await {
                 // An apply makes what is not there: only its kind can be missing.
                 Err(kube::Error::Api(status)) if status.code == 404 && !status.message.contains("namespaces") => {
                     let (kind, name) = (resource.kind.clone(), name.clone());
                     return Err(ApplyError::NoSuchKind { verb: "apply", kind, name });
                 }
+                Err(kube::Error::Api(status)) if live_uid.is_some() && is_immutable(&status) => {
+                    tracing::info!(cluster = %cluster.name, why = status.message, "StatefulSet replaced, its pods and volumes kept");
+                    orphan(&api, name, live_uid).await.map_err(failed("replace"))?;
+                    api.patch(name, &params, &Patch::Apply(&desired)).await.map_err(failed("apply"))?
+                }
                 applied => applied.map_err(failed("apply"))?,
             };
             Ok((Outcome::Written, Some(encode(prepared, &applied)?)))
         }
     }
+}
+
+fn is_immutable(status: &kube::core::Status) -> bool {
+    status.code == 422 && status.message.contains("updates to statefulset spec for fields other than")
+}
+
+/// Deletes the object alone, and waits until it is gone: what it owned is adopted by the next one of its name. An operator that
+/// ends in between finds none, and makes it.
+async fn orphan(api: &Api<DynamicObject>, name: &str, uid: Option<String>) -> Result<(), kube::Error> {
+    let preconditions = Preconditions { uid: uid.clone(), resource_version: None };
+    let params = DeleteParams::orphan().preconditions(preconditions);
+    match api.delete(name, &params).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => return Ok(()),
+        deleted => drop(deleted?),
+    }
+    // The garbage collector takes the owner off the pods first.
+    for _ in 0..GONE_AFTER_LOOKS {
+        if api.get_opt(name).await?.is_none_or(|live| live.uid() != uid) {
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    Ok(()) // the apply says what is in the way
 }
 
 /// An object under our name that another controller owns, an earlier cluster of the same name included, is left alone; so

@@ -19,6 +19,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::{Controller, watcher};
 use kube::{Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
+use sha2::{Digest, Sha256};
 use time::OffsetDateTime;
 use understudy_crds::{BrokerCluster, InvalidCluster, Timestamp};
 
@@ -26,7 +27,7 @@ use crate::apply::{ApplyError, apply, leave_alone};
 use crate::build::{BuildError, VerifiedCredentials, build};
 use crate::config::Config;
 use crate::dereference::{DereferenceError, Observed, dereference};
-use crate::failover::{Assignment, Failovers};
+use crate::failover::{Assignment, Failovers, GivenDefinitions};
 use crate::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
 use crate::status::{self, Problem};
 use crate::validate::{Defaults, Target, validate};
@@ -175,6 +176,7 @@ async fn reconcile(cluster: Arc<BrokerCluster>, context: Arc<Context>) -> Result
 async fn steps(cluster: &BrokerCluster, context: &Context) -> Result<Action, ReconcileError> {
     let mut target = validate(cluster, &context.defaults)?;
     let observed = dereference(&context.client, &target.cluster).await?;
+    target.definitions = observed.definitions.as_deref().map(given_definitions);
     let wanted = target.pods;
     target.pods = pods_for_now(&target, &observed, &context.failovers);
     let built = build(&target, &observed, &context.verified, OffsetDateTime::now_utc())?;
@@ -206,6 +208,11 @@ fn pods_for_now(target: &Target, observed: &Observed, failovers: &Failovers) -> 
     let key = (cluster.namespace.clone(), cluster.name.to_string());
     let keep = failovers.pods_to_keep(&key, &cluster.uid).unwrap_or(existing);
     keep.clamp(target.pods, existing)
+}
+
+fn given_definitions(text: &str) -> GivenDefinitions {
+    let hash = Sha256::digest(text.as_bytes()).iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    GivenDefinitions { text: text.into(), hash }
 }
 
 /// Says in the status what is wrong, through the cluster's task if it has one.

@@ -2,10 +2,10 @@
 //! pods are missing. Needs a client; changes nothing.
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolumeClaim, Secret};
 use kube::api::{Api, ListParams};
 use kube::{Client, ResourceExt};
-use understudy_crds::ValidatedCluster;
+use understudy_crds::{ConfigMapKeyRef, ValidatedCluster};
 
 use crate::names::{Names, selector_text};
 
@@ -23,6 +23,8 @@ pub struct Observed {
     /// The certificate that clients see and its authority, where they are the operator's own.
     pub client_tls_secret: Option<Secret>,
     pub client_authority_secret: Option<Secret>,
+    /// The text that `spec.definitions` names.
+    pub definitions: Option<String>,
     /// `spec.users.secretName`'s.
     pub given_user_secret: Option<Secret>,
     pub claims: Vec<PersistentVolumeClaim>,
@@ -70,6 +72,10 @@ pub async fn dereference(client: &Client, cluster: &ValidatedCluster) -> Result<
         Some(name) => Some(given_secret(&secrets, "spec.users.secretName", name, &["username", "password"]).await?),
         None => None,
     };
+    let definitions = match &cluster.definitions {
+        Some(given) => Some(given_text(client, namespace, given).await?),
+        None => None,
+    };
     Ok(Observed {
         pods_refused: match &stateful_set {
             Some(set) if pods_missing(set) => {
@@ -84,6 +90,7 @@ pub async fn dereference(client: &Client, cluster: &ValidatedCluster) -> Result<
         client_tls_secret,
         client_authority_secret,
         given_user_secret,
+        definitions,
         claims: claims.list(&of_cluster).await.map_err(read("the volume claims"))?.items,
     })
 }
@@ -107,6 +114,18 @@ async fn given_secret(
         }
         None => Ok(secret),
     }
+}
+
+async fn given_text(client: &Client, namespace: &str, given: &ConfigMapKeyRef) -> Result<String, DereferenceError> {
+    const FIELD: &str = "spec.definitions";
+    const KIND: &str = "ConfigMap";
+    let (name, key) = (given.config_map_name.clone(), given.key.clone());
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = maps.get_opt(&name).await;
+    let map = map.map_err(|source| DereferenceError::Read { what: FIELD, source: Box::new(source) })?;
+    let Some(map) = map else { return Err(DereferenceError::NotThere { field: FIELD, kind: KIND, name }) };
+    let text = map.data.and_then(|mut data| data.remove(&key));
+    text.ok_or(DereferenceError::NoKey { field: FIELD, kind: KIND, name, key })
 }
 
 pub(crate) fn pods_missing(set: &StatefulSet) -> bool {

@@ -15,15 +15,16 @@ use understudy_operator::validate::{Defaults, validate};
 type Grant = (String, String, String);
 
 /// Group, resource, verbs, and where the code calls them.
-const CALLED: [(&str, &str, &str); 24] = [
+const CALLED: [(&str, &str, &str); 25] = [
     ("understudy.dev", "brokerclusters", "list watch"),   // controller
     ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
     ("understudy.dev", "brokerclusters/finalizers", "update"), // owner references, where that is enforced
-    ("apps", "statefulsets", "get list watch create patch"), // controller, dereference, apply
+    ("apps", "statefulsets", "get list watch create patch delete"), // controller, dereference, apply
     ("", "services", "get list watch create patch"),      // controller, apply
     ("", "serviceaccounts", "get list watch create patch"), // controller, apply
     ("", "secrets", "get list watch create patch"),       // controller, dereference, apply
+    ("", "configmaps", "get"),                            // dereference
     ("", "nodes", "list watch"),                          // failover::nodes
     ("", "pods", "list watch delete"),                    // failover::task
     ("", "persistentvolumeclaims", "list patch"),         // dereference, apply

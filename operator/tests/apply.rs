@@ -104,6 +104,26 @@ async fn scaled_to_one_the_budget_goes() {
     assert_eq!(api.take_writes(), Vec::<String>::new());
 }
 
+/// The claim template of a StatefulSet cannot be changed: another one takes over its pods.
+#[tokio::test]
+async fn a_volume_that_grows_makes_another_stateful_set() {
+    let api = FakeApi::default();
+    reconcile(&api, "u-1", json!({})).await.unwrap();
+    api.take_writes();
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    let writes = api.take_writes();
+    assert_eq!(writes, [format!("PATCH {SET}"), format!("DELETE {SET}"), format!("PATCH {SET}")]);
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+    // Killed between the two: the next one makes it.
+    api.remove(SET);
+    reconcile(&api, "u-1", json!({"storage": {"size": "9Gi"}})).await.unwrap();
+    assert_eq!(api.take_writes(), [format!("PATCH {SET}")]);
+    // An object from before the schema refused it: a volume is never made smaller.
+    reconcile(&api, "u-1", json!({"storage": {"size": "8Gi"}})).await.unwrap();
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+}
+
 /// A stale cache shows an earlier cluster of the same name; nothing of the new one's is touched.
 #[tokio::test]
 async fn what_belongs_to_another_cluster_of_the_name_is_left_alone() {

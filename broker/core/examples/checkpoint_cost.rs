@@ -209,6 +209,7 @@ fn queue(name: &str) -> QueueSpec {
         exclusive: false,
         auto_delete: false,
         replicate: Replicate::All,
+        deduplicates: false,
         arguments: Bytes::new(),
     }
 }

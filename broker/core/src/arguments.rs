@@ -7,7 +7,7 @@ use understudy_protocol::{FieldTable, FieldValue};
 use crate::error::{Failure, malformed_table, precondition_failed};
 
 /// Largest expiry or TTL, in milliseconds: ten years.
-const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
+pub(crate) const MAX_EXPIRY_MS: i64 = 10 * 365 * 24 * 3600 * 1000;
 
 const HIGHEST_PRIORITY: i64 = 255;
 
@@ -50,6 +50,13 @@ pub(crate) const EXPIRES: &str = "x-expires";
 pub(crate) const MESSAGE_TTL: &str = "x-message-ttl";
 pub(crate) const MAX_PRIORITY: &str = "x-max-priority";
 pub(crate) const DELIVERY_LIMIT: &str = "x-delivery-limit";
+/// Of queues and exchanges, checked in [`crate::deduplication`]; and the type of an exchange.
+pub(crate) const MESSAGE_DEDUPLICATION: &str = "x-message-deduplication";
+pub(crate) const CACHE_SIZE: &str = "x-cache-size";
+/// A header, too.
+pub(crate) const CACHE_TTL: &str = "x-cache-ttl";
+pub(crate) const CACHE_PERSISTENCE: &str = "x-cache-persistence";
+pub(crate) const DEDUPLICATION_HEADER: &str = "x-deduplication-header";
 
 /// `arguments`: an encoded table without its length. `None` if it is malformed.
 pub(crate) fn decode(arguments: &Bytes) -> Option<FieldTable> {
@@ -163,6 +170,14 @@ pub(crate) fn whole(value: &FieldValue) -> Option<i64> {
     match value {
         FieldValue::Timestamp(seconds) => i64::try_from(*seconds).ok(),
         value => value.as_int(),
+    }
+}
+
+/// A number that may be written as text.
+pub(crate) fn whole_or_text(value: &FieldValue) -> Option<u64> {
+    match value.as_str() {
+        Some(text) => text.parse().ok(),
+        None => value.as_int().and_then(|value| u64::try_from(value).ok()),
     }
 }
 

@@ -12,10 +12,11 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use understudy_record::{
-    Admin, BacklogCursor, BasePiece, Binding, Destination, HeldMessage, Index, Message, PartRef, QueueId, ShortStr,
-    VhostId, VhostLimits,
+    Admin, BacklogCursor, BasePiece, Binding, Destination, HeldKey, HeldMessage, Index, Message, MessageKey, PartRef,
+    QueueId, ShortStr, VhostId, VhostLimits,
 };
 
+use crate::deduplication::headers_of;
 use crate::entry::message_bytes;
 use crate::expiry::Wishes;
 use crate::queue::{Arrival, Queue};
@@ -107,6 +108,8 @@ pub struct BacklogMessage {
 pub struct HeldChunk {
     /// Of the large ones among the messages: for a [`BasePiece::Parts`] each, before the messages.
     pub parts: Vec<(Index, Arc<[PartRef]>)>,
+    /// Of the messages, in a queue that drops their duplicates: for a [`BasePiece::Keys`] before the messages.
+    pub keys: Vec<HeldKey>,
     /// Newest first.
     pub messages: Vec<HeldMessage>,
     /// Nothing older is left.
@@ -159,6 +162,11 @@ impl State {
                 self.wall_ms = wall_ms;
                 Ok(())
             }
+            (BaseState::Topology { .. }, BasePiece::Keys { of, keys }) => self.take_keys(vhost, of, &keys),
+            (BaseState::Backlog { .. }, BasePiece::Keys { keys, .. }) => {
+                self.expected_keys = keys.into_iter().map(|held| (Index(held.place), held.key)).collect();
+                Ok(())
+            }
             (BaseState::Topology { sync_point }, BasePiece::TopologyEnd) => {
                 self.base = BaseState::Backlog { sync_point };
                 Ok(())
@@ -168,7 +176,9 @@ impl State {
                 if let Some(parts) = &message.parts {
                     self.parts.expect(index, parts);
                 }
-                self.arrive(queue, HeldMessage { index, delivery_count, bytes, priority, expires_ms })
+                let keys = self.queues.get(&queue).and_then(|queue| queue.keys.as_deref());
+                let key = keys.and_then(|keys| keys.key_of(&headers_of(&message.properties)));
+                self.arrive(queue, HeldMessage { index, delivery_count, bytes, priority, expires_ms }, key)
             }
             // Its bytes are in the log, and the message that has it is still to come.
             (BaseState::Backlog { .. }, BasePiece::Part { .. }) => Ok(()),
@@ -177,7 +187,9 @@ impl State {
                 Ok(())
             }
             (BaseState::Backlog { .. }, BasePiece::Held { queue, messages }) => {
-                messages.into_iter().try_for_each(|message| self.arrive(queue, message))
+                let keys = std::mem::take(&mut self.expected_keys);
+                let mut messages = messages.into_iter();
+                messages.try_for_each(|message| self.arrive(queue, message, keys.get(&message.index).copied()))
             }
             (BaseState::Backlog { .. }, BasePiece::QueueDone { queue }) => {
                 if let Some(queue) = self.queues.get_mut(&queue) {
@@ -200,11 +212,14 @@ impl State {
     }
 
     /// A message of the backlog. What it says is in the log, or about to be.
-    fn arrive(&mut self, queue: QueueId, message: HeldMessage) -> Result<(), ApplyError> {
+    fn arrive(&mut self, queue: QueueId, message: HeldMessage, key: Option<MessageKey>) -> Result<(), ApplyError> {
         // A queue that is gone was deleted since the sync point; what is still on its way for it means nothing.
         let Some(queue) = self.queues.get_mut(&queue) else { return Ok(()) };
         let large = self.parts.of(message.index).is_some();
-        match queue.arrive(message, large) {
+        let remembered = queue.remembered();
+        let arrival = queue.arrive(message, key, large);
+        self.remembered = self.remembered + queue.remembered() - remembered;
+        match arrival {
             Arrival::Added(bytes) => {
                 self.tally.arrive(bytes);
                 if large {
@@ -234,6 +249,7 @@ impl State {
             pieces.extend(vhost.topology(&queues).map(|piece| piece.within(vhost.id)));
         }
         pieces.extend(self.limits_and_accounts().map(BasePiece::Admin));
+        pieces.extend(self.topology_keys());
         let parts: Vec<PartRef> = self.parts.unclaimed().collect();
         pieces.extend((!parts.is_empty()).then_some(BasePiece::Parts { message: Index(0), parts }));
         pieces.extend((self.wall_ms > 0).then_some(BasePiece::Time { wall_ms: self.wall_ms }));
@@ -287,19 +303,23 @@ impl State {
     }
 
     pub(crate) fn held_chunk(&self, id: QueueId, before: Index, sync_point: Index, max_messages: usize) -> HeldChunk {
-        let (mut parts, mut messages) = (Vec::new(), Vec::new());
-        let Some(queue) = self.queues.get(&id) else { return HeldChunk { parts, messages, done: true } };
+        let (mut parts, mut keys, mut messages) = (Vec::new(), Vec::new(), Vec::new());
+        let Some(queue) = self.queues.get(&id) else { return HeldChunk { parts, keys, messages, done: true } };
+        let known = queue.keys.as_deref().filter(|known| !known.outlive_messages());
         let mut entries = queue.entries_down_from(before.min(sync_point.next()));
         messages.reserve(max_messages.min(queue.len()));
         messages.extend(entries.by_ref().take(max_messages).map(|(index, entry)| {
             if entry.is_large() {
                 parts.extend(self.parts.of(index).map(|parts| (index, parts.clone())));
             }
+            if let Some(key) = known.and_then(|known| known.of(index)) {
+                keys.push(HeldKey { place: index.0, key, expires_ms: 0 });
+            }
             let delivery_count = queue.delivery_count_at(sync_point, index, entry);
             let (priority, expires_ms) = (queue.priority_of(index), queue.expires(index).map_or(0, NonZeroU64::get));
             HeldMessage { index, delivery_count, bytes: entry.bytes(), priority, expires_ms }
         }));
-        HeldChunk { done: entries.next().is_none(), parts, messages }
+        HeldChunk { done: entries.next().is_none(), parts, keys, messages }
     }
 }
 

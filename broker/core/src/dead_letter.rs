@@ -7,6 +7,7 @@
 //! messages one by one. So a letter can come some time after the death, in the order of the deaths of its queue.
 //!
 //! A queue whose dead-letter exchange is not there drops them, and so does an exchange that routes them nowhere, as in RabbitMQ.
+//! So does one, or a queue, that drops duplicates and knows the letter's key: it is gone.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, Settled,
 
 use crate::ahead::Batch;
 use crate::core::Core;
+use crate::deduplication::Passing;
 use crate::effect::Outputs;
 use crate::entry::{Entry, message_bytes};
 use crate::exchange::Routed;
@@ -223,12 +225,13 @@ impl Core {
     fn write_some(&mut self, id: QueueId, condemned: &mut Condemned, share: usize, out: &mut Outputs) -> (usize, bool) {
         let (mut letters, mut gone) = (Vec::new(), Vec::new());
         let (mut done, mut bytes, mut goes_on) = (0, 0, false);
+        let passing = Passing::at(self.time.wall_ms);
         while let Some((index, reason)) = condemned.order.front().copied() {
             if done == share || self.dead_letters.are_many() || bytes >= MAX_UNCOMMITTED_DEAD_LETTERS_BYTES {
                 goes_on = true;
                 break;
             }
-            match self.next_letter(id, index, reason, condemned) {
+            match self.next_letter(id, index, reason, condemned, &passing) {
                 Next::Letter(letter) => {
                     bytes += letter.as_ref().map_or(0, |held| u64::from(message_bytes(&held.message)));
                     letters.extend(letter.map(|held| *held));
@@ -252,11 +255,19 @@ impl Core {
             let copied = condemned.copying.take().map(|copying| copying.copied).filter(|copied| !copied.is_empty());
             self.discard(copied.map(Arc::from).as_ref(), out);
         }
+        self.write_seen_alone(passing.orphans(), out);
         self.replace(id, gone, letters, bytes, out);
         (done, goes_on)
     }
 
-    fn next_letter(&self, id: QueueId, index: Index, reason: Reason, condemned: &mut Condemned) -> Next {
+    fn next_letter(
+        &self,
+        id: QueueId,
+        index: Index,
+        reason: Reason,
+        condemned: &mut Condemned,
+        passing: &Passing,
+    ) -> Next {
         let Some(queue) = self.state.queues.get(&id) else { return Next::Left };
         let Some(entry) = queue.entry(index) else {
             condemned.read.remove(&index);
@@ -272,7 +283,10 @@ impl Core {
         }
         let read = condemned.read.remove(&index);
         let Some(message) = entry.message().map(|message| &**message).or(read.as_ref()) else { return Next::Stored };
-        Next::Letter(self.address(queue.vhost, self.letter(queue, message, reason)).map(Box::new))
+        if queue.keys.is_some() {
+            passing.leave(id, index);
+        }
+        Next::Letter(self.address(queue.vhost, self.letter(queue, message, reason), passing).map(Box::new))
     }
 
     /// `queue` has a rule for its dead letters.
@@ -282,18 +296,24 @@ impl Core {
         Letter::new(message, death, to)
     }
 
-    /// `None`: nobody takes it, or it would go round for ever.
-    fn address(&self, vhost: VhostId, letter: Letter) -> Option<Held> {
+    /// `None`: nobody takes it, all who would know it already, or it would go round for ever.
+    fn address(&self, vhost: VhostId, letter: Letter, passing: &Passing) -> Option<Held> {
         let Message { routing_key, properties, exchange, .. } = &letter.message;
-        let routed = Routed::new(routing_key, &letter.more_keys, properties);
+        let routed = Routed::new(routing_key, &letter.more_keys, properties, passing);
         let mut targets = self.state.vhost(vhost).route(exchange, &routed);
         targets.retain(|target| {
             self.state.queues.get(target).is_some_and(|queue| !letter.goes_in_circles(&queue.spec.name))
         });
+        let (seen, _) = passing.passed();
         let mut message = letter.message;
+        self.take_out_duplicates(&mut targets, &message.properties, passing);
         let persistent = understudy_protocol::Properties::from_raw(message.properties.clone()).is_persistent();
         message.persistent = persistent && targets.iter().any(|queue| self.is_durable(*queue));
-        (!targets.is_empty()).then(|| Held::new(message, targets))
+        if targets.is_empty() {
+            passing.orphan(seen);
+            return None;
+        }
+        Some(Held::new(message, targets, seen))
     }
 
     /// The messages go, and their letters come: all or nothing.
@@ -306,13 +326,13 @@ impl Core {
             self.write(dequeue(here, id, gone), out)
         } else if self.cluster_version < TRANSACTIONS_SINCE {
             // A failover between them leaves both.
-            for Held { message, targets, .. } in letters {
-                self.write_publish(targets, message, out);
+            for Held { message, targets, seen, .. } in letters {
+                self.write_publish(targets, message, seen, out);
             }
             self.write(dequeue(here, id, gone), out)
         } else {
             let settled = Settled { queue: id, dequeued: gone, requeued: Vec::new() };
-            let written = self.write_transaction(letters, [(id, settled)].into(), out);
+            let written = self.write_transaction(letters, [(id, settled)].into(), Vec::new(), out);
             written.expect("what is settled is written")
         };
         self.dead_letters.note_written(written, bytes);
@@ -336,7 +356,9 @@ impl Core {
         let (vhost, mut letter) = (queue.vhost, self.letter(queue, message, reason));
         let copying = condemned.copying.get_or_insert(Copying { parts, copied: Vec::new(), reading: false });
         letter.message.parts = Some(copying.copied.iter().copied().collect());
-        let addressed = self.address(vhost, letter);
+        let passing = Passing::at(self.time.wall_ms);
+        passing.leave(id, index);
+        let addressed = self.address(vhost, letter, &passing);
         let wanted = addressed.is_some();
         if let Some(next) = copying.parts.get(copying.copied.len()).filter(|_| wanted).copied() {
             if !copying.reading {
@@ -350,6 +372,7 @@ impl Core {
             let copied: Arc<[PartRef]> = copying.copied.iter().copied().collect();
             self.discard((!copied.is_empty()).then_some(&copied), out);
         }
+        self.write_seen_alone(passing.orphans(), out);
         condemned.copying = None;
         condemned.order.pop_front();
         condemned.known.remove(&index);
@@ -392,20 +415,26 @@ impl Core {
 
     /// A publish that the queue, which is full, refuses: it dies there without having been in it. `None`: nobody takes its
     /// letter.
-    pub(crate) fn refused_letter(&self, id: QueueId, message: &Message) -> Option<Held> {
+    pub(crate) fn refused_letter(&self, id: QueueId, message: &Message, passing: &Passing) -> Option<Held> {
         let queue = self.state.queues.get(&id)?;
         queue.rules.dead_letter.as_ref()?;
-        self.address(queue.vhost, self.letter(queue, message, Reason::MaxLength))
+        self.address(queue.vhost, self.letter(queue, message, Reason::MaxLength), passing)
     }
 
     /// The letter of a rejected message that is in memory, and whether it is: see [`Self::condemn`] for the others.
-    pub(crate) fn letter_at_hand(&self, id: QueueId, index: Index, reason: Reason) -> Option<Option<Held>> {
+    pub(crate) fn letter_at_hand(
+        &self,
+        id: QueueId,
+        index: Index,
+        reason: Reason,
+        passing: &Passing,
+    ) -> Option<Option<Held>> {
         let queue = self.state.queues.get(&id)?;
         let to = queue.rules.dead_letter.as_ref()?;
         let message = queue.entry(index).filter(|entry| !entry.is_large())?.message()?;
         if !to.exchange.is_empty() && !self.state.vhost(queue.vhost).exchanges.contains_key(&to.exchange) {
             return Some(None);
         }
-        Some(self.address(queue.vhost, self.letter(queue, message, reason)))
+        Some(self.address(queue.vhost, self.letter(queue, message, reason), passing))
     }
 }

@@ -12,6 +12,7 @@ use crate::access::Kind;
 use crate::arguments::{self, ALTERNATE_EXCHANGE, DEAD_LETTER_EXCHANGE, QUEUE_TYPE, REPLICATE, assert_same};
 use crate::client::{Caller, Origin};
 use crate::core::Core;
+use crate::deduplication::assert_same_deduplication;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Exchange;
@@ -99,7 +100,8 @@ impl Core {
         let object = error::exchange(self.state.vhost(vhost).name(), &name);
         let settings = self.state.vhost(vhost).policies.of(Target::Exchange, &name);
         let replicate = self.replication(&table, settings, &object)?;
-        let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, replicate, arguments };
+        let deduplicates = self.deduplicates(Some(kind), &table, &object)?;
+        let wanted = ExchangeSpec { name, kind, durable, auto_delete, internal, replicate, deduplicates, arguments };
         if let Some(exchange) = self.state.vhost(vhost).exchanges.get(&wanted.name) {
             assert_exchange_equivalent(&wanted, &table, &exchange.spec, &object)?;
             return Ok(exchange.declared);
@@ -223,7 +225,8 @@ impl Core {
         let settings = self.state.vhost(vhost).policies.of(Target::of_queue(&table), &name);
         let replicate = self.replication(&table, settings, &object)?;
         let replicate = if exclusive { self.replication_of_exclusive() } else { replicate };
-        let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments };
+        let deduplicates = self.deduplicates(None, &table, &object)?;
+        let wanted = QueueSpec { name, durable, exclusive, auto_delete, replicate, deduplicates, arguments };
         let known = self.state.vhost(vhost).names.get(&wanted.name).and_then(|id| self.state.queues.get(id));
         match known {
             Some(queue) => {
@@ -471,7 +474,9 @@ fn assert_exchange_equivalent(
     assert_same("durable", text(wanted.durable), text(current.durable), object)?;
     assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), object)?;
     assert_same("internal", text(wanted.internal), text(current.internal), object)?;
+    let deduplicates = current.deduplicates;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
+    assert_same_deduplication((wanted.deduplicates, table), (deduplicates, &current), object)?;
     arguments::assert_equivalent(REPLICATE, table, &current, object)?;
     arguments::assert_equivalent(ALTERNATE_EXCHANGE, table, &current, object)
 }
@@ -484,7 +489,9 @@ fn assert_queue_equivalent(
 ) -> Result<(), Failure> {
     assert_same("durable", text(wanted.durable), text(current.durable), object)?;
     assert_same("auto_delete", text(wanted.auto_delete), text(current.auto_delete), object)?;
+    let deduplicates = current.deduplicates;
     let current = arguments::decode(&current.arguments).unwrap_or_default();
+    assert_same_deduplication((wanted.deduplicates, table), (deduplicates, &current), object)?;
     arguments::assert_equivalent(REPLICATE, table, &current, object)?;
     arguments::assert_queue_equivalent(table, &current, object)
 }

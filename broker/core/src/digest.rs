@@ -110,6 +110,7 @@ impl State {
                 BasePiece::Binding(binding) => writeln!(out, "{binding:?}")?,
                 BasePiece::Vhost { id, spec } => writeln!(out, "{id} {spec:?}")?,
                 BasePiece::Admin(change) => writeln!(out, "{change:?}")?,
+                BasePiece::Keys { of, keys } => writeln!(out, "{of:?} remembers {keys:?}")?,
                 BasePiece::Parts { parts, .. } => writeln!(out, "unclaimed {parts:?}")?,
                 _ => {}
             }
@@ -129,11 +130,17 @@ impl State {
                 write!(out, "{} holds {index} x{} of {} bytes", queue.id, entry.delivery_count, entry.bytes())?;
                 let (priority, expires) = (queue.priority_of(index), queue.expires(index));
                 writeln!(out, ", priority {priority}, expires {expires:?}")?;
+                if let Some(key) = queue.keys.as_ref().and_then(|keys| keys.of(index)) {
+                    writeln!(out, "{key:?}")?;
+                }
             }
         }
         for (index, held) in large {
             let parts = self.parts.of(index);
             writeln!(out, "{index} in {held} queues has {parts:?}")?;
+        }
+        for seen in &self.seen {
+            writeln!(out, "{seen:?}")?;
         }
         for staged in &self.staged {
             let targets = staged.targets.iter().filter(|queue| whole || !self.is_unreplicated(**queue));

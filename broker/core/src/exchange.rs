@@ -7,10 +7,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use understudy_protocol::{FieldTable, FieldValue, Properties};
-use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, Replicate, ShortStr};
+use understudy_record::{Binding, ExchangeKind, ExchangeSpec, Index, Replicate, ShortStr, VhostId};
 
 use crate::arguments::{self, ALTERNATE_EXCHANGE};
+use crate::deduplication::Passing;
 use crate::headers::HeaderMatch;
+use crate::keys::{KeyRules, Keys};
 use crate::policies::{self, Settings};
 use crate::topic::TopicTrie;
 
@@ -34,6 +36,8 @@ pub(crate) struct Exchange {
     routes: Routes,
     /// Where a message goes that none of the bindings takes.
     alternate: Option<ShortStr>,
+    /// What it has seen, if it drops duplicates.
+    pub(crate) keys: Option<Box<Keys>>,
 }
 
 #[derive(Debug)]
@@ -52,11 +56,18 @@ pub(crate) struct Routed<'a> {
     pub(crate) more_keys: &'a [ShortStr],
     pub(crate) properties: &'a Bytes,
     pub(crate) headers: OnceCell<FieldTable>,
+    passing: &'a Passing,
 }
 
 impl<'a> Routed<'a> {
-    pub(crate) fn new(routing_key: &'a ShortStr, more_keys: &'a [ShortStr], properties: &'a Bytes) -> Self {
-        Self { routing_key, more_keys, properties, headers: OnceCell::new() }
+    /// `passing`: with which others it is routed.
+    pub(crate) fn new(
+        routing_key: &'a ShortStr,
+        more_keys: &'a [ShortStr],
+        properties: &'a Bytes,
+        passing: &'a Passing,
+    ) -> Self {
+        Self { routing_key, more_keys, properties, headers: OnceCell::new(), passing }
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &'a ShortStr> {
@@ -72,12 +83,13 @@ impl Exchange {
     pub(crate) fn new(spec: ExchangeSpec, declared: Index) -> Self {
         let routes = match spec.kind {
             ExchangeKind::Direct => Routes::Direct(HashMap::new()),
-            ExchangeKind::Fanout => Routes::Fanout,
+            ExchangeKind::Fanout | ExchangeKind::MessageDeduplication => Routes::Fanout,
             ExchangeKind::Topic => Routes::Topic(TopicTrie::default()),
             ExchangeKind::Headers => Routes::Headers(Vec::new()),
         };
         let alternate = own_alternate(&spec);
-        Self { spec, declared, bindings: HashSet::new(), routes, alternate }
+        let keys = spec.deduplicates.then(|| Box::new(Keys::new(KeyRules::of(&spec.arguments))));
+        Self { spec, declared, bindings: HashSet::new(), routes, alternate, keys }
     }
 
     /// Those of a virtual host that was created by that record.
@@ -91,6 +103,7 @@ impl Exchange {
                 auto_delete: false,
                 internal: false,
                 replicate: Replicate::All,
+                deduplicates: false,
                 arguments,
             };
             Self::new(spec, created)
@@ -152,6 +165,12 @@ impl Exchange {
             Routes::Headers(all) => remove_one(all, |(_, other)| Arc::ptr_eq(other, &binding)),
         }
         Some(binding)
+    }
+
+    /// It knows the message already, and drops it.
+    pub(crate) fn drops(&self, vhost: VhostId, message: &Routed<'_>) -> bool {
+        let Some(keys) = &self.keys else { return false };
+        !message.passing.pass(vhost, &self.spec.name, keys, message.headers())
     }
 
     /// Calls `found` with every binding that `message` takes; with several keys with some of them more than once.

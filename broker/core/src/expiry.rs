@@ -61,7 +61,7 @@ pub(crate) struct Expiries {
 }
 
 impl Core {
-    /// What is published to these queues may expire: every replica is to know from when on.
+    /// What is published to these queues, or what they remember of it, may expire: every replica is to know from when on.
     pub(crate) fn note_time<'a>(
         &mut self,
         published: impl IntoIterator<Item = (&'a Bytes, &'a [QueueId])>,
@@ -75,7 +75,12 @@ impl Core {
             let ttl = |id: &QueueId| self.state.queues.get(id).is_some_and(|queue| queue.rules.message_ttl.is_some());
             Wishes::of(properties).expiration.is_some() || expiring > 0 && queues.iter().any(ttl)
         };
-        if published.into_iter().any(expires) {
+        let remembered = |id: &QueueId| {
+            let queue = self.state.queues.get(id);
+            queue.and_then(|queue| queue.keys.as_ref()).is_some_and(|keys| keys.outlive_messages())
+        };
+        let remembers = |queues: &[QueueId]| self.state.deduplicating > 0 && queues.iter().any(remembered);
+        if published.into_iter().any(|(properties, queues)| expires((properties, queues)) || remembers(queues)) {
             self.write(Record::Time { wall_ms: self.time.wall_ms }, out);
         }
     }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use understudy_protocol::{Properties, ReplyCode};
-use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, ShortStr};
+use understudy_record::{Body, Index, Message, PartRef, QueueId, Record, SeenKey, ShortStr};
 
 use crate::arguments;
 use crate::client::{Caller, Origin};
 use crate::command::Publish;
 use crate::copies;
 use crate::core::Core;
+use crate::deduplication::Passing;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
 use crate::exchange::Routed;
@@ -32,36 +33,58 @@ impl Core {
                 return Err(failure);
             }
         };
-        let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties);
+        let passing = Passing::at(self.time.wall_ms);
+        let routed = Routed::new(&publish.routing_key, &more_keys, &publish.properties, &passing);
         let mut targets = self.state.vhost(vhost).route(&publish.exchange, &routed);
+        let (seen, mut is_duplicate) = passing.passed();
         let transactional = self.is_transactional(origin);
         // In a transaction its queues may still go before the commit.
         let on_disk = transactional || targets.iter().any(|queue| self.is_durable(*queue));
         let persistent = on_disk && properties.is_persistent();
         let Publish { exchange, routing_key, mandatory, properties, body, .. } = publish;
         let properties = changed.unwrap_or(properties);
-        let message = Message { exchange, routing_key, properties, persistent, parts, body };
+        let mut message = Message { exchange, routing_key, properties, persistent, parts, body };
         if transactional {
-            return self.publish_later(origin, message, targets, mandatory, out);
+            let again = (is_duplicate || !seen.is_empty()).then_some(more_keys);
+            return self.publish_later(origin, Held::of_publisher(message, targets, mandatory, again), out);
         }
         self.answer(&message);
+        let is_unrouted = targets.is_empty();
+        if self.take_out_duplicates(&mut targets, &message.properties, &passing) {
+            is_duplicate = true;
+            message.persistent &= targets.iter().any(|queue| self.is_durable(*queue));
+        }
         let full = self.take_out_full(&mut targets, message.body_bytes() + message.properties.len() as u64);
         if !full.is_empty() {
             self.publish_refused(origin, message, targets, &full, out);
             return Ok(());
         }
         if targets.is_empty() {
-            self.drop_unrouted(origin, message, mandatory, out);
-            self.confirm_unroutable(origin, out);
+            self.drop_unrouted(origin, message, mandatory && is_unrouted, out);
+            let remembered = self.write_seen_alone(seen, out);
+            // A duplicate is confirmed no sooner than its original, which the log has by now.
+            let gate = match is_duplicate || remembered.is_some() {
+                true => self.state.last_index,
+                false => self.state.topology_index,
+            };
+            self.confirm_dropped(origin, gate, out);
             return Ok(());
         }
-        let index = self.write_publish(targets, message, out);
+        let index = self.write_publish(targets, message, seen, out);
         self.confirm_when_committed(origin, index);
         Ok(())
     }
 
-    pub(crate) fn write_publish(&mut self, targets: Vec<QueueId>, message: Message, out: &mut Outputs) -> Index {
+    /// `seen`: what it leaves at exchanges.
+    pub(crate) fn write_publish(
+        &mut self,
+        targets: Vec<QueueId>,
+        message: Message,
+        seen: Vec<SeenKey>,
+        out: &mut Outputs,
+    ) -> Index {
         self.note_time([(&message.properties, &targets[..])], out);
+        self.write_seen(seen, out);
         let queues = targets.clone();
         let index = self.write(self.publish_record(targets, message), out);
         queues.into_iter().for_each(|queue| self.expect_commit(queue, index));
@@ -82,13 +105,19 @@ impl Core {
             let rules = self.state.queues.get(*queue).map(|queue| &queue.rules);
             rules.and_then(|rules| rules.limits).is_some_and(|limits| limits.dead_letters_refused())
         };
-        let letters: Vec<Held> =
-            full.iter().filter(dead_letters).filter_map(|queue| self.refused_letter(*queue, &message)).collect();
+        let letters: Vec<QueueId> = full.iter().filter(dead_letters).copied().collect();
         let mut parts = message.parts.clone();
-        let first = (!targets.is_empty()).then(|| Held::new(message, targets));
-        for Held { message, targets, .. } in first.into_iter().chain(letters) {
+        if !targets.is_empty() {
+            parts = None;
+            self.write_publish(targets, message.clone(), Vec::new(), out);
+        }
+        for queue in letters {
+            let passing = Passing::at(self.time.wall_ms);
+            let letter = self.refused_letter(queue, &message, &passing);
+            self.write_seen_alone(passing.orphans(), out);
+            let Some(Held { message, targets, seen, .. }) = letter else { continue };
             if message.parts.is_none() || parts.take().is_some() {
-                self.write_publish(targets, message, out);
+                self.write_publish(targets, message, seen, out);
             }
         }
         self.discard(parts.as_ref(), out);
@@ -200,10 +229,10 @@ impl Core {
         }
     }
 
-    /// At once, unless the topology that it was routed by could still be undone: then with that topology's commit.
-    fn confirm_unroutable(&mut self, origin: Origin, out: &mut Outputs) {
-        if self.state.topology_index > self.confirmable {
-            return self.confirm_when_committed(origin, self.state.topology_index);
+    /// At once, unless that by which it reached nobody could still be undone: then with the commit of that, which is `gate`.
+    fn confirm_dropped(&mut self, origin: Origin, gate: Index, out: &mut Outputs) {
+        if gate > self.confirmable {
+            return self.confirm_when_committed(origin, gate);
         }
         let Some(confirms) = &mut self.channel_mut(origin).confirms else { return };
         let (ack, alone) = (confirms.unroutable(), confirms.waiting() == 0);

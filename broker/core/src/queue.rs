@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use hashbrown::HashMap;
 use understudy_record::variant::{Variant, is_broken};
-use understudy_record::{HeldMessage, Index, Message, QueueId, QueueSpec, Replicate, VhostId};
+use understudy_record::{HeldMessage, Index, Message, MessageKey, QueueId, QueueSpec, Replicate, VhostId};
 
 use crate::ahead::Reach;
 use crate::command::ConnectionId;
 use crate::dead_letter::Condemned;
 use crate::entry::Entry;
 use crate::evict::Listed;
+use crate::keys::{KeyRules, Keys};
 use crate::lane::Lane;
 use crate::load::{Asked, WaitingGet};
 use crate::policies::Settings;
@@ -28,6 +29,8 @@ pub(crate) struct Queue {
     pub(crate) vhost: VhostId,
     pub(crate) spec: QueueSpec,
     pub(crate) rules: QueueRules,
+    /// What it knows, if it drops duplicates.
+    pub(crate) keys: Option<Box<Keys>>,
     /// Of the lowest priority; mostly there is no other.
     lane: Lane,
     /// Of the priorities from 1 on, as far as there were messages.
@@ -106,6 +109,7 @@ impl Queue {
         Self {
             id,
             rules: QueueRules::of(&spec.arguments, Settings::default()),
+            keys: spec.deduplicates.then(|| Box::new(Keys::new(KeyRules::of(&spec.arguments)))),
             vhost,
             spec,
             lane: Lane::default(),
@@ -187,6 +191,11 @@ impl Queue {
         self.lanes().map(Lane::unacked).sum()
     }
 
+    /// Keys that it remembers.
+    pub(crate) fn remembered(&self) -> usize {
+        self.keys.as_ref().map_or(0, |keys| keys.len())
+    }
+
     pub(crate) fn contains(&self, index: Index) -> bool {
         self.entry(index).is_some()
     }
@@ -230,6 +239,9 @@ impl Queue {
     /// What was removed; `None` if it left before.
     pub(crate) fn remove(&mut self, index: Index) -> Option<Entry> {
         let removed = self.lane_of_mut(index).remove(index);
+        if let Some(keys) = &mut self.keys {
+            keys.left(index);
+        }
         if removed.is_none()
             && let Some(backlog) = self.backlog.as_mut().filter(|backlog| index <= backlog.sync_point)
             && !is_broken(Variant::ForgetEarlyDequeue)
@@ -257,7 +269,14 @@ impl Queue {
 
     pub(crate) fn purge(&mut self, up_to: Index, except: &[Index], mut gone: impl FnMut(Index, Entry)) {
         let except: HashSet<Index> = except.iter().copied().collect();
-        self.lanes_mut().for_each(|lane| lane.purge(up_to, &except, &mut gone));
+        let mut keys = self.keys.take();
+        self.lanes_mut().for_each(|lane| {
+            lane.purge(up_to, &except, &mut |index, entry| {
+                keys.iter_mut().for_each(|keys| keys.left(index));
+                gone(index, entry);
+            });
+        });
+        self.keys = keys;
         if let Some(backlog) = &mut self.backlog {
             backlog.purges.push((up_to, except));
         }
@@ -342,7 +361,7 @@ impl Queue {
     }
 
     /// A message of the backlog: older than all that are here, of its priority. It is stored.
-    pub(crate) fn arrive(&mut self, message: HeldMessage, large: bool) -> Arrival {
+    pub(crate) fn arrive(&mut self, message: HeldMessage, key: Option<MessageKey>, large: bool) -> Arrival {
         let HeldMessage { index, bytes, priority, expires_ms, .. } = message;
         let Some(backlog) = &mut self.backlog else { return Arrival::OutOfPlace };
         if index > backlog.sync_point {
@@ -359,6 +378,9 @@ impl Queue {
             return if in_place { Arrival::AlreadyGone } else { Arrival::OutOfPlace };
         }
         if lane.push_front(index, entry, NonZeroU64::new(expires_ms)) {
+            if let (Some(keys), Some(key)) = (&mut self.keys, key) {
+                keys.arrive(index, key);
+            }
             Arrival::Added(bytes)
         } else {
             Arrival::OutOfPlace
@@ -377,6 +399,7 @@ impl Queue {
     /// The counts agree with the messages.
     pub(crate) fn assert_consistent(&self) {
         self.lanes().for_each(Lane::assert_consistent);
+        self.keys.iter().for_each(|keys| keys.assert_consistent(|index| self.contains(index)));
         assert_eq!(self.unacked(), self.unacked_indexes().len(), "unacked of queue {}", self.id);
         self.assert_ahead_consistent();
     }
@@ -431,6 +454,7 @@ mod tests {
             exclusive: false,
             auto_delete: false,
             replicate: Replicate::All,
+            deduplicates: false,
             arguments: Bytes::new(),
         };
         let mut queue = Queue::new(VhostId::DEFAULT, QueueId(Index(1)), spec);
@@ -477,7 +501,7 @@ mod tests {
 
     fn arrive(queue: &mut Queue, index: u64, delivery_count: u32) -> Arrival {
         let message = HeldMessage { index: Index(index), delivery_count, bytes: 4, ..HeldMessage::default() };
-        queue.arrive(message, false)
+        queue.arrive(message, None, false)
     }
 
     /// Records about messages that the backlog has not brought yet hold when it brings them.

@@ -193,7 +193,10 @@ impl State {
                     continue;
                 }
                 exchanges += u64::from(!built_in);
-                let digest = Digest::default().vhost(vhost.id).exchange(&exchange.spec).word(bound);
+                let mut digest = Digest::default().vhost(vhost.id).exchange(&exchange.spec).word(bound);
+                if let Some(keys) = &exchange.keys {
+                    digest = digest.word(keys.len() as u64).word(keys.sum());
+                }
                 sum = sum.wrapping_add(digest.finish());
             }
         }
@@ -212,6 +215,9 @@ impl State {
         if from == Index(0) {
             digest = digest.vhost(queue.vhost).queue(&queue.spec);
             digest = digest.word(self.bound_to(queue.vhost, &Destination::Queue(queue.id)));
+            if let Some(keys) = queue.keys.as_ref().filter(|_| queue.is_replicated()) {
+                digest = digest.word(keys.len() as u64).word(keys.sum());
+            }
         }
         let (mut messages, mut end) = (0, to);
         // What a queue that is not replicated holds is on one replica alone.
@@ -340,6 +346,7 @@ impl Digest {
             ExchangeKind::Fanout => 2,
             ExchangeKind::Topic => 3,
             ExchangeKind::Headers => 4,
+            ExchangeKind::MessageDeduplication => 5,
         };
         let flags = [spec.durable, spec.auto_delete, spec.internal];
         self.bytes(spec.name.as_bytes()).word(kind).flags(flags).bytes(&spec.arguments)

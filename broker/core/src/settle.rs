@@ -22,6 +22,10 @@ pub(crate) struct Settled {
 }
 
 impl Settled {
+    pub(crate) fn dequeues(&self, index: Index) -> bool {
+        self.dequeued.contains(&index)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.dequeued.len() + self.requeued.len()
     }

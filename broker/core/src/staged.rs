@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use understudy_record::{Index, Message, PartRef, QueueId, Settled};
 
 use crate::entry::message_bytes;
@@ -22,6 +23,8 @@ pub(crate) struct Staged {
     /// Set aside: nobody else can claim them.
     parts: Option<Arc<[PartRef]>>,
     wishes: Wishes,
+    /// Where there is a queue that drops duplicates.
+    properties: Bytes,
     /// If it stays in memory.
     message: Option<Arc<Message>>,
 }
@@ -41,8 +44,9 @@ impl State {
         }
         let (targets, parts, bytes) = ([targets, here].concat(), message.parts.clone(), message_bytes(message));
         let wishes = Wishes::of(&message.properties);
+        let properties = if self.deduplicating > 0 { message.properties.clone() } else { Bytes::new() };
         let message = (keep == Keep::Resident).then(|| Arc::new(message.clone()));
-        self.staged.push(Staged { index, targets, bytes, parts, wishes, message });
+        self.staged.push(Staged { index, targets, bytes, parts, wishes, properties, message });
         Ok(())
     }
 
@@ -56,15 +60,18 @@ impl State {
         }
         for Settled { queue, dequeued, requeued } in settled {
             let Some(queue) = self.queues.get_mut(queue) else { continue };
+            let remembered = queue.remembered();
             for message in dequeued {
                 if let Some(entry) = queue.remove(*message) {
                     release(&mut self.tally, &mut self.parts, *message, &entry);
                 }
             }
+            self.remembered -= remembered - queue.remembered();
             requeued.iter().for_each(|message| queue.give_back(*message, &self.syncs));
         }
-        for Staged { index, targets, bytes, parts, wishes, message } in std::mem::take(&mut self.staged) {
-            let arriving = Arriving { bytes, parts: parts.as_ref(), wishes, resident: message };
+        for Staged { index, targets, bytes, parts, wishes, properties, message } in std::mem::take(&mut self.staged) {
+            let arriving =
+                Arriving { bytes, parts: parts.as_ref(), wishes, properties: &properties, resident: message };
             self.take_in(index, &targets, &[], arriving);
         }
         Ok(())

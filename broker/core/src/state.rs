@@ -1,16 +1,20 @@
 //! The replicated state and the one way it changes: records, applied in index order. The same code runs on the primary
 //! (which applies what it has just written) and on every backup, so it decides nothing and asks nobody.
 
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use understudy_record::{
-    Admin, Binding, Destination, Index, Message, PartRef, QueueId, QueueSpec, Record, ShortStr, StoreId, VhostId,
+    Admin, Binding, Destination, Index, Message, MessageKey, PartRef, QueueId, QueueSpec, Record, SeenKey, ShortStr,
+    StoreId, VhostId,
 };
 
 use crate::accounts::Accounts;
 use crate::base::BaseState;
+use crate::deduplication::headers_of;
 use crate::entry::{Entry, message_bytes};
 use crate::evict::Evictable;
 use crate::expiry::Wishes;
@@ -86,6 +90,14 @@ pub(crate) struct State {
     pub(crate) wall_ms: u64,
     /// Of the transaction whose decision is next.
     pub(crate) staged: Vec<Staged>,
+    /// What passed exchanges with the message whose record is next.
+    pub(crate) seen: Vec<SeenKey>,
+    /// Queues that drop duplicates, in number.
+    pub(crate) deduplicating: usize,
+    /// Keys that queues and exchanges remember, in number.
+    pub(crate) remembered: usize,
+    /// Of the messages of the sync point's next piece.
+    pub(crate) expected_keys: HashMap<Index, MessageKey>,
 }
 
 /// A message on its way into its queues.
@@ -94,6 +106,8 @@ pub(crate) struct Arriving<'a> {
     pub(crate) bytes: u32,
     pub(crate) parts: Option<&'a Arc<[PartRef]>>,
     pub(crate) wishes: Wishes,
+    /// Where there is a queue that drops duplicates.
+    pub(crate) properties: &'a Bytes,
     /// If it stays in memory.
     pub(crate) resident: Option<Arc<Message>>,
 }
@@ -128,6 +142,10 @@ impl Default for State {
             wall_ms: 0,
             writers: [None, None],
             staged: Vec::new(),
+            seen: Vec::new(),
+            deduplicating: 0,
+            remembered: 0,
+            expected_keys: HashMap::new(),
         }
     }
 }
@@ -141,7 +159,11 @@ impl State {
         }
         let goes_on = matches!(
             record,
-            Record::Staged { .. } | Record::StagedHere { .. } | Record::Transaction { .. } | Record::EpochStart { .. }
+            Record::Staged { .. }
+                | Record::StagedHere { .. }
+                | Record::Seen { alone: false, .. }
+                | Record::Transaction { .. }
+                | Record::EpochStart { .. }
         );
         if !self.staged.is_empty() && !goes_on {
             return Err(ApplyError::AmidTransaction { index });
@@ -151,6 +173,7 @@ impl State {
             Record::EpochStart { primary, .. } => {
                 self.writers = [self.writers[1], Some(primary.store)];
                 self.staged = Vec::new();
+                self.seen = Vec::new();
                 self.parts.discard_all();
             }
             Record::InSyncSet { .. } | Record::Withheld => {}
@@ -167,6 +190,7 @@ impl State {
             Record::Staged { targets, message } => self.stage(index, targets, &[], message, keep)?,
             Record::StagedHere { targets, here, message } => self.stage(index, targets, here, message, keep)?,
             Record::Transaction { staged, settled } => self.decide(index, *staged, settled)?,
+            Record::Seen { keys, alone } => self.see(index, keys, *alone)?,
             Record::Part { body } => self.parts.add(index, u32::try_from(body.len()).unwrap_or(u32::MAX)),
             Record::Discard { parts } => self.parts.discard(index, parts)?,
             Record::Dequeue { queue, messages } | Record::DequeueHere { queue, messages } => {
@@ -180,8 +204,14 @@ impl State {
             Record::Purge { queue, up_to, except } | Record::PurgeHere { queue, up_to, except } => {
                 let unknown = ApplyError::UnknownQueue { index, queue: *queue };
                 let queue = self.queues.get_mut(queue).ok_or(unknown)?;
+                let remembered = queue.remembered();
                 let (tally, parts) = (&mut self.tally, &mut self.parts);
                 queue.purge(*up_to, except, |index, entry| release(tally, parts, index, &entry));
+                if !queue.is_replicated() && matches!(record, Record::Purge { .. }) {
+                    // A new primary has not got what was in it: whoever sends it again is to be heard.
+                    queue.keys.iter_mut().for_each(|keys| keys.clear());
+                }
+                self.remembered -= remembered - queue.remembered();
             }
             // The primary made the digests from this very state.
             Record::Scrub { digests } => {
@@ -191,6 +221,11 @@ impl State {
             }
             #[cfg(feature = "made-up-version")]
             Record::MadeUp { .. } => {}
+        }
+        if !self.seen.is_empty()
+            && !matches!(record, Record::Seen { .. } | Record::Staged { .. } | Record::StagedHere { .. })
+        {
+            self.remember_seen();
         }
         if is_topology(record) {
             self.topology_index = index;
@@ -203,7 +238,10 @@ impl State {
     fn change(&mut self, index: Index, vhost: VhostId, record: &Record) -> Result<(), ApplyError> {
         match record {
             Record::ExchangeDeclare(spec) => self.vhost_mut(index, vhost)?.declare_exchange(index, spec),
-            Record::ExchangeDelete { name } => self.vhost_mut(index, vhost)?.delete_exchange(index, name),
+            Record::ExchangeDelete { name } => {
+                self.remembered -= self.vhost_mut(index, vhost)?.delete_exchange(index, name)?;
+                Ok(())
+            }
             Record::QueueDeclare(spec) => self.declare_queue(index, vhost, spec),
             Record::Bind(binding) => self.bind(index, vhost, binding),
             Record::Unbind(binding) => self.vhost_mut(index, vhost)?.unbind(index, binding),
@@ -227,6 +265,7 @@ impl State {
         self.unreplicated += usize::from(!queue.is_replicated());
         self.limited += usize::from(queue.rules.limits.is_some());
         self.expiring += usize::from(queue.rules.message_ttl.is_some());
+        self.deduplicating += usize::from(queue.keys.is_some());
         if let Some(vhost) = self.vhosts.get_mut(queue.vhost) {
             vhost.names.insert(queue.spec.name.clone(), queue.id);
         }
@@ -249,6 +288,8 @@ impl State {
         self.unreplicated -= usize::from(!queue.is_replicated());
         self.limited -= usize::from(queue.rules.limits.is_some());
         self.expiring -= usize::from(queue.rules.message_ttl.is_some());
+        self.deduplicating -= usize::from(queue.keys.is_some());
+        self.remembered -= queue.remembered();
         self.evictable.remove(&mut queue);
         Some(queue)
     }
@@ -276,6 +317,7 @@ impl State {
             }
             Admin::VhostDelete { vhost: id } => {
                 let vhost = self.vhosts.remove(*id).ok_or(ApplyError::UnknownVhost { index, vhost: *id })?;
+                self.remembered -= vhost.remembered();
                 for queue in vhost.names.into_values() {
                     if let Some(queue) = self.take_out_queue(queue) {
                         self.release_all(queue);
@@ -331,6 +373,7 @@ impl State {
             bytes: message_bytes(message),
             parts: message.parts.as_ref(),
             wishes: Wishes::of(&message.properties),
+            properties: &message.properties,
             resident,
         };
         self.take_in(index, targets, here, arriving);
@@ -356,16 +399,22 @@ impl State {
 
     /// A message comes into its queues, which are there, each in one of the lists.
     pub(crate) fn take_in(&mut self, index: Index, targets: &[QueueId], here: &[QueueId], arriving: Arriving<'_>) {
-        let Arriving { bytes, parts, wishes, resident } = arriving;
+        let Arriving { bytes, parts, wishes, properties, resident } = arriving;
         if let Some(parts) = parts {
             self.parts.claim(index, parts, targets.len() + here.len());
         }
         let stored = || Entry::stored(bytes, 0, parts.is_some());
+        let headers = OnceCell::new();
         let resident = resident.map(|message| (message, stored().memory_bytes()));
         self.tally.publish(index, targets.len() + here.len(), bytes, resident.as_ref());
         for target in targets.iter().chain(here) {
             let Some(queue) = self.queues.get_mut(target) else { continue };
             let expires = wishes.deadline(queue, self.wall_ms);
+            if let Some(keys) = &mut queue.keys {
+                let before = keys.len();
+                keys.note(index, headers.get_or_init(|| headers_of(properties)), self.wall_ms);
+                self.remembered = self.remembered + keys.len() - before;
+            }
             match &resident {
                 Some((message, _)) => {
                     queue.push(index, Entry::resident(message.clone(), bytes), wishes.priority, expires);
@@ -379,11 +428,13 @@ impl State {
     fn dequeue(&mut self, index: Index, queue: QueueId, messages: &[Index]) -> Result<(), ApplyError> {
         let unknown = ApplyError::UnknownQueue { index, queue };
         let queue = self.queues.get_mut(&queue).ok_or(unknown)?;
+        let remembered = queue.remembered();
         for message in messages {
             if let Some(entry) = queue.remove(*message) {
                 release(&mut self.tally, &mut self.parts, *message, &entry);
             }
         }
+        self.remembered -= remembered - queue.remembered();
         Ok(())
     }
 
@@ -430,6 +481,9 @@ impl State {
         assert_eq!(self.limited, limited, "queues with a limit");
         let expiring = self.queues.values().filter(|queue| queue.rules.message_ttl.is_some()).count();
         assert_eq!(self.expiring, expiring, "queues whose messages expire");
+        let deduplicating = self.queues.values().filter(|queue| queue.keys.is_some()).count();
+        assert_eq!(self.deduplicating, deduplicating, "queues that drop duplicates");
+        assert_eq!(self.remembered, self.count_keys(), "keys that are remembered");
         self.tally.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.parts.assert_consistent(self.queues.values().flat_map(Queue::entries));
         self.evictable.assert_consistent(self.queues.values());
@@ -463,6 +517,6 @@ pub(crate) fn detached_queue(spec: &QueueSpec) -> QueueSpec {
     QueueSpec { name: spec.name.detached(), arguments: detached(&spec.arguments), ..*spec }
 }
 
-pub(crate) fn detached(bytes: &bytes::Bytes) -> bytes::Bytes {
-    bytes::Bytes::copy_from_slice(bytes)
+pub(crate) fn detached(bytes: &Bytes) -> Bytes {
+    Bytes::copy_from_slice(bytes)
 }

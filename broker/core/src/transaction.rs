@@ -2,19 +2,22 @@
 //! commits takes effect with the second, all of it or nothing, on every replica and across a failover. A rollback, or the
 //! channel's end, drops what was published; what was acknowledged is unacknowledged as before.
 //!
-//! A message is routed, and refused, when it is published, and returned, if nobody takes it, with the commit. Consuming,
+//! A message is routed, and refused, when it is published, and returned, if nobody takes it, with the commit; one that passes an
+//! exchange which drops duplicates is routed anew with the commit, and whether a message is one is decided then. Consuming,
 //! `basic.get`, `basic.recover` and all declarations take effect at once: they are in no transaction. How the log holds a
 //! transaction together is in `staged`.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use understudy_record::{Index, Message, QueueId, Record, Settled};
+use understudy_record::{Index, Message, QueueId, Record, SeenKey, Settled, ShortStr};
 
 use crate::client::Origin;
 use crate::command::DeliveryTag;
 use crate::core::Core;
+use crate::deduplication::Passing;
 use crate::effect::{EffectKind, Outputs};
 use crate::error::{self, Failure};
+use crate::exchange::Routed;
 use crate::session::{Answer, Reply, Unacked};
 use crate::settle::{Fate, Settlement, take_unacked};
 use crate::{MAX_OPEN_TRANSACTIONS_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_MESSAGES, TRANSACTIONS_SINCE};
@@ -38,12 +41,26 @@ pub(crate) struct Held {
     pub(crate) message: Message,
     pub(crate) targets: Vec<QueueId>,
     mandatory: bool,
+    /// It passes exchanges that drop duplicates, and is routed by these further keys when its fate is known.
+    again: Option<Vec<ShortStr>>,
+    /// What it leaves at these exchanges.
+    pub(crate) seen: Vec<SeenKey>,
 }
 
 impl Held {
     /// A message that the broker itself publishes.
-    pub(crate) fn new(message: Message, targets: Vec<QueueId>) -> Self {
-        Self { message, targets, mandatory: false }
+    pub(crate) fn new(message: Message, targets: Vec<QueueId>, seen: Vec<SeenKey>) -> Self {
+        Self { message, targets, mandatory: false, again: None, seen }
+    }
+
+    /// `again`: it passes exchanges that drop duplicates, with these further routing keys.
+    pub(crate) fn of_publisher(
+        message: Message,
+        targets: Vec<QueueId>,
+        mandatory: bool,
+        again: Option<Vec<ShortStr>>,
+    ) -> Self {
+        Self { message, targets, mandatory, again, seen: Vec::new() }
     }
 }
 
@@ -84,10 +101,10 @@ impl Core {
         self.transactions.bytes
     }
 
-    /// Between the records of a transaction, where its state is not to be written down or handed on. It does not last: the
+    /// Between the records of a transaction, or of a message and what it left at exchanges, where its state is not to be written down or handed on. It does not last: the
     /// next records end it.
     pub fn is_amid_transaction(&self) -> bool {
-        !self.state.staged.is_empty()
+        !self.state.staged.is_empty() || !self.state.seen.is_empty()
     }
 
     pub(crate) fn select_transactions(&mut self, origin: Origin, out: &mut Outputs) -> Result<(), Failure> {
@@ -114,14 +131,8 @@ impl Core {
     }
 
     /// The message waits for the commit.
-    pub(crate) fn publish_later(
-        &mut self,
-        origin: Origin,
-        message: Message,
-        targets: Vec<QueueId>,
-        mandatory: bool,
-        out: &mut Outputs,
-    ) -> Result<(), Failure> {
+    pub(crate) fn publish_later(&mut self, origin: Origin, held: Held, out: &mut Outputs) -> Result<(), Failure> {
+        let message = &held.message;
         let parts = message.parts.as_ref().map_or(0, |parts| size_of_val(&**parts));
         let bytes = HELD_BYTES + (message.properties.len() + message.body.len() + parts) as u64;
         let open = self.transactions.bytes;
@@ -136,11 +147,11 @@ impl Core {
             None
         };
         if let Some(refusal) = refusal {
-            self.discard(message.parts.as_ref(), out);
+            self.discard(held.message.parts.as_ref(), out);
             return Err(refusal);
         }
         transaction.bytes += bytes;
-        transaction.published.push(Held { message, targets, mandatory });
+        transaction.published.push(held);
         self.transactions.bytes += bytes;
         Ok(())
     }
@@ -173,17 +184,23 @@ impl Core {
         let Transaction { published, bytes, settled } = take(channel.transaction.as_deref_mut())?;
         self.transactions.bytes -= bytes;
         published.iter().for_each(|held| self.answer(&held.message));
-        let (mut routed, unrouted) = self.split_by_fate(published);
-        // What no queue takes is as good as taken once the topology by which it is so cannot be undone.
-        let mut gate = if unrouted.is_empty() { Index(0) } else { self.state.topology_index };
-        for Held { message, mandatory, .. } in unrouted {
-            self.drop_unrouted(origin, message, mandatory, out);
-        }
-        let settled = self.settle_held(origin, settled, !was_at_limit, &mut routed);
+        let (passing, mut letters) = (Passing::at(self.time.wall_ms), Vec::new());
+        let settled = self.settle_held(origin, settled, !was_at_limit, &mut letters, &passing);
         if was_at_limit {
             self.resume_channel(origin);
         }
-        if let Some(decision) = self.write_transaction(routed, settled, out) {
+        let (mut routed, dropped, is_any_duplicate) = self.split_by_fate(origin, published, &passing);
+        routed.append(&mut letters);
+        // What no queue takes is as good as taken once the topology by which it is so cannot be undone, and a duplicate once
+        // its original cannot.
+        let mut gate = if dropped.is_empty() { Index(0) } else { self.state.topology_index };
+        if is_any_duplicate {
+            gate = self.state.last_index;
+        }
+        for Held { message, mandatory, .. } in dropped {
+            self.drop_unrouted(origin, message, mandatory, out);
+        }
+        if let Some(decision) = self.write_transaction(routed, settled, passing.orphans(), out) {
             gate = decision;
         }
         let answer = Answer::Known(EffectKind::TxCommitOk);
@@ -216,13 +233,36 @@ impl Core {
         published.iter().for_each(|held| self.discard(held.message.parts.as_ref(), out));
     }
 
-    /// Queues may have gone since the messages were routed. First: those that some queue takes.
-    fn split_by_fate(&self, mut published: Vec<Held>) -> (Vec<Held>, Vec<Held>) {
-        for Held { targets, message, .. } in &mut published {
+    /// Queues may have gone since the messages were routed. First: those that some queue takes; second the others; then
+    /// whether somebody has dropped a duplicate.
+    fn split_by_fate(
+        &self,
+        origin: Origin,
+        mut published: Vec<Held>,
+        passing: &Passing,
+    ) -> (Vec<Held>, Vec<Held>, bool) {
+        let vhost = self.connections.get(&origin.connection).map(|connection| connection.vhost);
+        let mut is_any_duplicate = false;
+        for held in &mut published {
+            let Held { targets, message, mandatory, again, seen } = held;
+            if let (Some(more_keys), Some(vhost)) = (again, vhost) {
+                let routed = Routed::new(&message.routing_key, more_keys, &message.properties, passing);
+                *targets = self.state.vhost(vhost).route(&message.exchange, &routed);
+                let passed = passing.passed();
+                *seen = passed.0;
+                is_any_duplicate |= passed.1;
+            }
             targets.retain(|queue| self.state.queues.contains_key(queue));
+            let is_unrouted = targets.is_empty();
+            is_any_duplicate |= self.take_out_duplicates(targets, &message.properties, passing);
+            *mandatory &= is_unrouted || !targets.is_empty();
             message.persistent &= targets.iter().any(|queue| self.is_durable(*queue));
+            if targets.is_empty() {
+                passing.orphan(std::mem::take(seen));
+            }
         }
-        published.into_iter().partition(|held| !held.targets.is_empty())
+        let (routed, dropped) = published.into_iter().partition(|held| !held.targets.is_empty());
+        (routed, dropped, is_any_duplicate)
     }
 
     /// The deliveries no longer count for any limit; what is to be written of them, by queue, beside the letters of those that
@@ -233,6 +273,7 @@ impl Core {
         settled: Vec<HeldSettlement>,
         resume: bool,
         letters: &mut Vec<Held>,
+        passing: &Passing,
     ) -> BTreeMap<QueueId, Settled> {
         let mut by_queue: BTreeMap<QueueId, Settled> = BTreeMap::new();
         for HeldSettlement { unacked, settlement, .. } in settled {
@@ -240,10 +281,14 @@ impl Core {
             let queue = unacked.queue;
             let Some(known) = self.state.queues.get(&queue) else { continue }; // it took its messages along
             let fate = known.fate(unacked.index, settlement);
+            if matches!(fate, Fate::Dequeued | Fate::Dies(_)) && self.state.deduplicating > 0 {
+                passing.leave(queue, unacked.index);
+            }
             if let Fate::Dies(reason) = fate {
-                match self.letter_at_hand(queue, unacked.index, reason) {
+                match self.letter_at_hand(queue, unacked.index, reason, passing) {
                     Some(letter) => letters.extend(letter),
                     None => {
+                        passing.stay(queue, unacked.index);
                         self.condemn(queue, unacked.index, reason);
                         continue;
                     }
@@ -259,35 +304,43 @@ impl Core {
         by_queue
     }
 
-    /// The record by which it all takes effect; `None` if there is nothing to write.
+    /// The record by which it all takes effect; `None` if there is nothing to write. `orphans`: what messages leave at exchanges
+    /// that reach no queue.
     pub(crate) fn write_transaction(
         &mut self,
         routed: Vec<Held>,
         settled: BTreeMap<QueueId, Settled>,
+        orphans: Vec<SeenKey>,
         out: &mut Outputs,
     ) -> Option<Index> {
         self.note_time(routed.iter().map(|held| (&held.message.properties, &held.targets[..])), out);
         let first = self.next_index();
         let alone = settled.is_empty() && routed.len() == 1;
         let mut expected = Vec::with_capacity(routed.len());
-        for Held { message, targets, .. } in routed {
+        let mut all_seen = orphans;
+        for Held { message, targets, seen, .. } in routed {
             let queues = targets.clone();
+            all_seen.extend(seen);
             let record = match alone {
-                true => self.publish_record(targets, message),
+                true => {
+                    self.write_seen(std::mem::take(&mut all_seen), out);
+                    self.publish_record(targets, message)
+                }
                 false => self.staged_record(targets, message),
             };
             expected.push((self.write(record, out), queues));
         }
-        if !alone && expected.is_empty() && settled.is_empty() {
-            return None;
+        if expected.is_empty() && settled.is_empty() {
+            return self.write_seen_alone(all_seen, out);
         }
-        let mut decision = first;
+        let mut decision = expected.last().map_or(first, |(last, _)| *last);
         if !alone {
+            self.write_seen(all_seen, out);
             let staged = u32::try_from(expected.len()).expect("a transaction's messages are few: they were counted");
             let requeued: Vec<QueueId> =
                 settled.values().filter(|settled| !settled.requeued.is_empty()).map(|settled| settled.queue).collect();
             decision = self.write(Record::Transaction { staged, settled: settled.into_values().collect() }, out);
-            if staged > 0 {
+            if first < decision {
                 self.transactions.undecided.push_back((first, decision));
             }
             for queue in requeued {

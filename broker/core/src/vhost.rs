@@ -61,7 +61,8 @@ impl Vhost {
         }
     }
 
-    pub(crate) fn delete_exchange(&mut self, index: Index, name: &ShortStr) -> Result<(), ApplyError> {
+    /// How many keys it remembered.
+    pub(crate) fn delete_exchange(&mut self, index: Index, name: &ShortStr) -> Result<usize, ApplyError> {
         let exchange = match self.exchanges.get(name) {
             Some(exchange) if !exchange.is_built_in() => self.exchanges.remove(name),
             _ => None,
@@ -69,7 +70,7 @@ impl Vhost {
         let exchange = exchange.ok_or_else(|| ApplyError::UnknownExchange { index, name: name.clone() })?;
         exchange.bindings().for_each(|binding| self.forget_destination(binding));
         self.unbind_destination(&Destination::Exchange(name.clone()));
-        Ok(())
+        Ok(exchange.keys.as_ref().map_or(0, |keys| keys.len()))
     }
 
     /// A queue that is named as destination is there, and is one of this virtual host's.
@@ -170,14 +171,16 @@ impl Vhost {
         }
         let Some(exchange) = self.exchanges.get(name) else { return };
         let mut taken = false;
-        exchange.for_each_match(message, |binding| {
-            taken = true;
-            match &binding.destination {
-                Destination::Queue(queue) => targets.push(*queue),
-                Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
-                Destination::Exchange(_) => {}
-            }
-        });
+        if !exchange.drops(self.id, message) {
+            exchange.for_each_match(message, |binding| {
+                taken = true;
+                match &binding.destination {
+                    Destination::Queue(queue) => targets.push(*queue),
+                    Destination::Exchange(next) if !onward.contains(next) => onward.push(next.clone()),
+                    Destination::Exchange(_) => {}
+                }
+            });
+        }
         if let Some(alternate) = exchange.alternate().filter(|next| !taken && !onward.contains(next)) {
             onward.push(alternate.clone());
         }

@@ -147,6 +147,7 @@ fn spec(id: QueueId) -> QueueSpec {
         exclusive: false,
         auto_delete: false,
         replicate: Replicate::All,
+        deduplicates: false,
         arguments: Bytes::new(),
     }
 }

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use understudy_journal::{CheckpointError, Finished, Obsolete, ReadError};
-use understudy_record::{BasePiece, Index, Position, QueueId};
+use understudy_record::{BasePiece, Index, KeyedBy, Position, QueueId};
 
 use crate::checkpoint_worker::{CheckpointId, CheckpointOrder};
 use crate::{Node, Order, Role};
@@ -178,7 +178,7 @@ impl Node {
         let start = BasePiece::Start { sync_point, epochs, in_sync: self.recorded_sets.as_of(last).to_vec() };
         self.core.begin_sync();
         let topology = self.core.snapshot_topology();
-        let topology = topology.into_iter().chain(self.core.writer());
+        let topology = topology.into_iter().chain(self.core.unreplicated_keys()).chain(self.core.writer());
         let pieces = std::iter::once(start).chain(topology).chain([BasePiece::TopologyEnd]).collect();
         let queues = self.core.queues().into_iter().map(|(queue, ..)| queue).collect();
         let checkpoints = &mut self.checkpoints;
@@ -202,6 +202,9 @@ impl Node {
             *before = chunk.messages.last().map_or(*before, |oldest| oldest.index);
             for (message, parts) in chunk.parts {
                 pieces.push(BasePiece::Parts { message, parts: parts.to_vec() });
+            }
+            if !chunk.keys.is_empty() {
+                pieces.push(BasePiece::Keys { of: KeyedBy::Queue(queue), keys: chunk.keys });
             }
             if !chunk.messages.is_empty() {
                 pieces.push(BasePiece::Held { queue, messages: chunk.messages });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use understudy_core::{ConnectionId, Core, Load, Outputs, PartLoad, Time};
+use understudy_core::{ConnectionId, Core, KEY_BYTES, Load, Outputs, PartLoad, Time};
 use understudy_election::{Incarnation, Lease, Stored, Version};
 use understudy_journal::Flaw;
 use understudy_record::version::VersionRange;
@@ -312,6 +312,7 @@ impl Node {
         if let Role::Primary(role) = &self.role {
             let around = self.core.resident_messages().saturating_mul(MESSAGE_OVERHEAD_BYTES);
             let around = around.saturating_add(self.core.transaction_bytes());
+            let around = around.saturating_add(self.core.remembered_keys().saturating_mul(KEY_BYTES));
             let budget = self.config.memory_budget.saturating_sub(around);
             self.more_to_evict = self.core.evict(role.primary.own_durable(), budget);
         }

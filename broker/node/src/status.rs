@@ -94,6 +94,8 @@ pub enum RoleStatus {
         unacknowledged: u64,
         /// Of messages in memory.
         resident_bytes: u64,
+        /// Keys by which queues and exchanges know duplicates.
+        remembered_keys: u64,
     },
     Ended,
 }
@@ -328,6 +330,7 @@ impl Node {
                     ready: stats.messages_ready as u64,
                     unacknowledged: stats.messages_unacked as u64,
                     resident_bytes: stats.resident_bytes,
+                    remembered_keys: self.core.remembered_keys(),
                 }
             }
         }

@@ -92,9 +92,18 @@ pub(crate) fn read_parts(r: &mut Reader) -> Result<Vec<PartRef>, RecordError> {
     Ok(parts)
 }
 
-/// The first tag where all is replicated, else the second and how much is.
-fn write_replicate<'w, 'a>(w: &'w mut Writer<'a>, [plain, other]: [u8; 2], replicate: Replicate) -> &'w mut Writer<'a> {
+/// The first tag where all is replicated, else the second and how much is; the third, and how much is, of what drops
+/// duplicates.
+fn write_replicate<'w, 'a>(
+    w: &'w mut Writer<'a>,
+    [plain, other, deduplicating]: [u8; 3],
+    replicate: Replicate,
+    deduplicates: bool,
+) -> &'w mut Writer<'a> {
     match replicate {
+        Replicate::All if deduplicates => w.u8(deduplicating).u8(0),
+        Replicate::Configuration if deduplicates => w.u8(deduplicating).u8(1),
+        Replicate::Nothing if deduplicates => w.u8(deduplicating).u8(2),
         Replicate::All => w.u8(plain),
         Replicate::Configuration => w.u8(other).u8(1),
         Replicate::Nothing => w.u8(other).u8(2),
@@ -109,25 +118,41 @@ pub(crate) fn read_replicate(r: &mut Reader) -> Result<Replicate, RecordError> {
     }
 }
 
-pub(crate) fn write_exchange(w: &mut Writer<'_>, tags: [u8; 2], spec: &ExchangeSpec) {
+/// The same where it may be all.
+pub(crate) fn read_any_replicate(r: &mut Reader) -> Result<Replicate, RecordError> {
+    match r.u8()? {
+        0 => Ok(Replicate::All),
+        1 => Ok(Replicate::Configuration),
+        2 => Ok(Replicate::Nothing),
+        other => Err(RecordError::Malformed { what: "replication", value: other.into() }),
+    }
+}
+
+pub(crate) fn write_exchange(w: &mut Writer<'_>, tags: [u8; 3], spec: &ExchangeSpec) {
     let kind = match spec.kind {
         ExchangeKind::Direct => 1,
         ExchangeKind::Fanout => 2,
         ExchangeKind::Topic => 3,
         ExchangeKind::Headers => 4,
+        ExchangeKind::MessageDeduplication => 5,
     };
-    let w = write_replicate(w, tags, spec.replicate);
+    let w = write_replicate(w, tags, spec.replicate, spec.deduplicates);
     w.short(spec.name.as_bytes()).u8(kind).bool(spec.durable).bool(spec.auto_delete).bool(spec.internal);
     w.bytes(&spec.arguments);
 }
 
-pub(crate) fn read_exchange(r: &mut Reader, replicate: Replicate) -> Result<ExchangeSpec, RecordError> {
+pub(crate) fn read_exchange(
+    r: &mut Reader,
+    replicate: Replicate,
+    deduplicates: bool,
+) -> Result<ExchangeSpec, RecordError> {
     let name = r.short()?;
     let kind = match r.u8()? {
         1 => ExchangeKind::Direct,
         2 => ExchangeKind::Fanout,
         3 => ExchangeKind::Topic,
         4 => ExchangeKind::Headers,
+        5 if deduplicates => ExchangeKind::MessageDeduplication,
         other => return Err(RecordError::Malformed { what: "exchange kind", value: other.into() }),
     };
     Ok(ExchangeSpec {
@@ -137,12 +162,13 @@ pub(crate) fn read_exchange(r: &mut Reader, replicate: Replicate) -> Result<Exch
         auto_delete: r.bool()?,
         internal: r.bool()?,
         replicate,
+        deduplicates,
         arguments: r.bytes()?,
     })
 }
 
-pub(crate) fn write_queue(w: &mut Writer<'_>, tags: [u8; 2], id: Option<QueueId>, spec: &QueueSpec) {
-    let w = write_replicate(w, tags, spec.replicate);
+pub(crate) fn write_queue(w: &mut Writer<'_>, tags: [u8; 3], id: Option<QueueId>, spec: &QueueSpec) {
+    let w = write_replicate(w, tags, spec.replicate, spec.deduplicates);
     if let Some(id) = id {
         w.u64(id.0.0);
     }
@@ -150,10 +176,10 @@ pub(crate) fn write_queue(w: &mut Writer<'_>, tags: [u8; 2], id: Option<QueueId>
     w.bytes(&spec.arguments);
 }
 
-pub(crate) fn read_queue(r: &mut Reader, replicate: Replicate) -> Result<QueueSpec, RecordError> {
+pub(crate) fn read_queue(r: &mut Reader, replicate: Replicate, deduplicates: bool) -> Result<QueueSpec, RecordError> {
     let name = r.short()?;
     let (durable, exclusive, auto_delete) = (r.bool()?, r.bool()?, r.bool()?);
-    Ok(QueueSpec { name, durable, exclusive, auto_delete, replicate, arguments: r.bytes()? })
+    Ok(QueueSpec { name, durable, exclusive, auto_delete, replicate, deduplicates, arguments: r.bytes()? })
 }
 
 pub(crate) fn write_binding(w: &mut Writer<'_>, binding: &Binding) {

@@ -11,6 +11,7 @@ mod cursor;
 mod fields;
 mod frame;
 mod ids;
+mod keys;
 mod record;
 mod scrub;
 pub mod variant;
@@ -29,7 +30,7 @@ pub use ids::{
     Epoch, Identity, Index, Member, ParseIdError, Position, ProcessId, QueueId, ReplicaName, ShortStr, StoreId, VhostId,
 };
 pub use record::{
-    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldMessage, Message, PartRef, QueueSpec, Record,
-    RecordError, Replicate, Settled,
+    BasePiece, Binding, Destination, ExchangeKind, ExchangeSpec, HeldKey, HeldMessage, KeyedBy, Message, MessageKey,
+    PartRef, QueueSpec, Record, RecordError, Replicate, SeenKey, Settled,
 };
 pub use scrub::StateDigest;

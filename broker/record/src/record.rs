@@ -8,9 +8,10 @@ use bytes::{Bytes, BytesMut};
 
 use crate::admin::{Admin, read_vhost, write_vhost};
 use crate::fields::{
-    read_binding, read_exchange, read_held, read_message, read_parts, read_queue, read_replicate, read_settled,
-    write_binding, write_exchange, write_held, write_message, write_parts, write_queue,
+    read_any_replicate, read_binding, read_exchange, read_held, read_message, read_parts, read_queue, read_replicate,
+    read_settled, write_binding, write_exchange, write_held, write_message, write_parts, write_queue,
 };
+use crate::keys::{read_keys, read_seen, write_keys, write_seen};
 use crate::scrub::{StateDigest, read_digests, write_digests};
 use crate::wire::{Reader, Writer};
 use crate::{Body, Epoch, Identity, Index, Member, Position, QueueId, ShortStr, StoreId, VhostId, VhostSpec};
@@ -118,6 +119,14 @@ pub enum Record {
     Time {
         wall_ms: u64,
     },
+    /// Keys that exchanges remember from here on, to drop what comes with one of them again. Those of a message take effect
+    /// with the record that brings it into its queues, which is the next one that is neither of this kind nor a
+    /// [`Self::Staged`]; an [`Self::EpochStart`] in its place drops them. `alone`: the messages reached no queue, and the keys
+    /// take effect with this very record.
+    Seen {
+        keys: Vec<SeenKey>,
+        alone: bool,
+    },
     /// Changes nothing: what the primary's state is as of this record, for every replica to compare with its own.
     Scrub {
         digests: Vec<StateDigest>,
@@ -186,6 +195,12 @@ pub enum BasePiece {
     Time {
         wall_ms: u64,
     },
+    /// Keys that a queue or an exchange remembers. Before [`Self::TopologyEnd`] those that are kept whatever becomes of their
+    /// messages, oldest first; after it, in checkpoints only, those of the messages in the queue's next [`Self::Held`].
+    Keys {
+        of: KeyedBy,
+        keys: Vec<HeldKey>,
+    },
     /// The topology is whole; from here on live records and backlog may follow in any order.
     TopologyEnd,
     /// A virtual host other than the default one.
@@ -238,6 +253,37 @@ pub enum BasePiece {
     End {
         floor: Index,
     },
+}
+
+/// By what a message is known again: 128 bits made from a header's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageKey(pub [u8; 16]);
+
+/// A key that passed an exchange which drops what it has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SeenKey {
+    pub vhost: VhostId,
+    pub exchange: ShortStr,
+    pub key: MessageKey,
+    /// When it is forgotten, in milliseconds since 1970; 0: once there are too many.
+    pub expires_ms: u64,
+}
+
+/// What remembers keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyedBy {
+    Queue(QueueId),
+    Exchange(ShortStr),
+}
+
+/// A key that is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldKey {
+    /// In a queue the message's index, in an exchange a number that counts up.
+    pub place: u64,
+    pub key: MessageKey,
+    /// As [`SeenKey`] has it.
+    pub expires_ms: u64,
 }
 
 /// A message that a queue holds, without the message.
@@ -300,6 +346,9 @@ pub struct ExchangeSpec {
     pub auto_delete: bool,
     pub internal: bool,
     pub replicate: Replicate,
+    /// It drops messages that it has seen. Said by the record itself, since replicas of earlier versions kept the arguments
+    /// that ask for it and did nothing.
+    pub deduplicates: bool,
     /// An encoded AMQP table, without its length.
     pub arguments: Bytes,
 }
@@ -322,6 +371,8 @@ pub enum ExchangeKind {
     Fanout,
     Topic,
     Headers,
+    /// A fanout that drops messages which it has seen.
+    MessageDeduplication,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -332,6 +383,8 @@ pub struct QueueSpec {
     pub exclusive: bool,
     pub auto_delete: bool,
     pub replicate: Replicate,
+    /// As an exchange has it.
+    pub deduplicates: bool,
     /// An encoded AMQP table, without its length.
     pub arguments: Bytes,
 }
@@ -392,9 +445,24 @@ impl Record {
 
     const IN_VHOST: u8 = 42;
 
+    /// Of what drops duplicates, with how much of it is replicated.
+    const QUEUE_DECLARE_DEDUPLICATING: u8 = 70;
+    const EXCHANGE_DECLARE_DEDUPLICATING: u8 = 71;
+    const SEEN: u8 = 72;
+
     /// A record of this tag may stand in a [`Self::In`].
     const fn is_of_a_vhost(tag: u8) -> bool {
-        matches!(tag, 3 | 4 | 5 | 7 | 8 | Self::QUEUE_DECLARE_AS | Self::EXCHANGE_DECLARE_AS)
+        matches!(
+            tag,
+            3 | 4
+                | 5
+                | 7
+                | 8
+                | Self::QUEUE_DECLARE_AS
+                | Self::EXCHANGE_DECLARE_AS
+                | Self::QUEUE_DECLARE_DEDUPLICATING
+                | Self::EXCHANGE_DECLARE_DEDUPLICATING
+        )
     }
 
     /// Itself, or what it changes in that virtual host.
@@ -427,9 +495,13 @@ impl Record {
         match self {
             Self::EpochStart { primary, in_sync } => _ = w.u8(Self::EPOCH_START).identity(primary).members(in_sync),
             Self::InSyncSet { members } => _ = w.u8(Self::IN_SYNC_SET).members(members),
-            Self::ExchangeDeclare(spec) => write_exchange(w, [3, Self::EXCHANGE_DECLARE_AS], spec),
+            Self::ExchangeDeclare(spec) => {
+                write_exchange(w, [3, Self::EXCHANGE_DECLARE_AS, Self::EXCHANGE_DECLARE_DEDUPLICATING], spec);
+            }
             Self::ExchangeDelete { name } => _ = w.u8(4).short(name.as_bytes()),
-            Self::QueueDeclare(spec) => write_queue(w, [5, Self::QUEUE_DECLARE_AS], None, spec),
+            Self::QueueDeclare(spec) => {
+                write_queue(w, [5, Self::QUEUE_DECLARE_AS, Self::QUEUE_DECLARE_DEDUPLICATING], None, spec);
+            }
             Self::QueueDelete { queue } => _ = w.u8(6).u64(queue.0.0),
             Self::Bind(binding) => write_binding(w.u8(7), binding),
             Self::Unbind(binding) => write_binding(w.u8(8), binding),
@@ -471,6 +543,7 @@ impl Record {
             Self::Purge { queue, up_to, except } => _ = w.u8(12).u64(queue.0.0).u64(up_to.0).indexes(except),
             Self::Scrub { digests } => write_digests(w.u8(Self::SCRUB), digests),
             Self::Time { wall_ms } => _ = w.u8(Self::TIME).u64(*wall_ms),
+            Self::Seen { keys, alone } => write_seen(w.u8(Self::SEEN).bool(*alone), keys),
             Self::In { vhost, change } => change.encode_meta(w.u8(Self::IN_VHOST).vhost(*vhost).0),
             Self::Admin(change) => change.write(w),
             #[cfg(feature = "made-up-version")]
@@ -496,16 +569,24 @@ impl Record {
         let record = match r.u8()? {
             Self::EPOCH_START => Self::EpochStart { primary: r.identity()?, in_sync: r.members()? },
             Self::IN_SYNC_SET => Self::InSyncSet { members: r.members()? },
-            3 => Self::ExchangeDeclare(read_exchange(&mut r, Replicate::All)?),
+            3 => Self::ExchangeDeclare(read_exchange(&mut r, Replicate::All, false)?),
             Self::EXCHANGE_DECLARE_AS => {
                 let replicate = read_replicate(&mut r)?;
-                Self::ExchangeDeclare(read_exchange(&mut r, replicate)?)
+                Self::ExchangeDeclare(read_exchange(&mut r, replicate, false)?)
+            }
+            Self::EXCHANGE_DECLARE_DEDUPLICATING => {
+                let replicate = read_any_replicate(&mut r)?;
+                Self::ExchangeDeclare(read_exchange(&mut r, replicate, true)?)
             }
             4 => Self::ExchangeDelete { name: r.short()? },
-            5 => Self::QueueDeclare(read_queue(&mut r, Replicate::All)?),
+            5 => Self::QueueDeclare(read_queue(&mut r, Replicate::All, false)?),
             Self::QUEUE_DECLARE_AS => {
                 let replicate = read_replicate(&mut r)?;
-                Self::QueueDeclare(read_queue(&mut r, replicate)?)
+                Self::QueueDeclare(read_queue(&mut r, replicate, false)?)
+            }
+            Self::QUEUE_DECLARE_DEDUPLICATING => {
+                let replicate = read_any_replicate(&mut r)?;
+                Self::QueueDeclare(read_queue(&mut r, replicate, true)?)
             }
             6 => Self::QueueDelete { queue: r.queue()? },
             7 => Self::Bind(read_binding(&mut r)?),
@@ -540,6 +621,10 @@ impl Record {
             12 => Self::Purge { queue: r.queue()?, up_to: r.index()?, except: r.indexes()? },
             Self::SCRUB => Self::Scrub { digests: read_digests(&mut r)? },
             Self::TIME => Self::Time { wall_ms: r.u64()? },
+            Self::SEEN => {
+                let alone = r.bool()?;
+                Self::Seen { keys: read_seen(&mut r)?, alone }
+            }
             Self::IN_VHOST => {
                 let vhost = r.other_vhost(Self::is_of_a_vhost)?;
                 return Ok(Self::In { vhost, change: Box::new(Self::decode(r.0, body)?) });
@@ -566,10 +651,13 @@ impl BasePiece {
     const VHOST: u8 = 20;
     const IN_VHOST: u8 = 21;
     const ADMIN: u8 = 22;
+    const DEDUPLICATING_EXCHANGE: u8 = 23;
+    const DEDUPLICATING_QUEUE: u8 = 24;
+    const KEYS: u8 = 25;
 
     /// A piece of this tag may stand in a [`Self::In`].
     const fn is_of_a_vhost(tag: u8) -> bool {
-        matches!(tag, 2 | 3 | 4 | 13 | 14)
+        matches!(tag, 2 | 3 | 4 | 13 | 14 | Self::DEDUPLICATING_EXCHANGE | Self::DEDUPLICATING_QUEUE | Self::KEYS)
     }
 
     /// Itself, or what it says of that virtual host.
@@ -599,14 +687,15 @@ impl BasePiece {
                     .list(epochs, |w, start| _ = w.position(*start))
                     .members(in_sync);
             }
-            Self::Exchange(spec) => write_exchange(w, [2, 13], spec),
-            Self::Queue { id, spec } => write_queue(w, [3, 14], Some(*id), spec),
+            Self::Exchange(spec) => write_exchange(w, [2, 13, Self::DEDUPLICATING_EXCHANGE], spec),
+            Self::Queue { id, spec } => write_queue(w, [3, 14, Self::DEDUPLICATING_QUEUE], Some(*id), spec),
             Self::Vhost { id, spec } => write_vhost(w.u8(Self::VHOST).vhost(*id), spec),
             Self::In { vhost, piece } => piece.encode_meta(w.u8(Self::IN_VHOST).vhost(*vhost).0),
             Self::Admin(change) => change.write(w.u8(Self::ADMIN)),
             Self::Writer { store } => _ = w.u8(15).u128(store.0),
             Self::Binding(binding) => write_binding(w.u8(4), binding),
             Self::TopologyEnd => _ = w.u8(5),
+            Self::Keys { of, keys } => write_keys(w.u8(Self::KEYS), of, keys),
             Self::Message { queue, index, delivery_count, expires_ms, message } => {
                 w.u8(match (*expires_ms > 0, message.parts.is_some()) {
                     (false, false) => Self::MESSAGE,
@@ -650,15 +739,27 @@ impl BasePiece {
                 let epochs = (0..r.count(16)?).map(|_| r.position()).collect::<Result<_, _>>()?;
                 Self::Start { sync_point, epochs, in_sync: r.members()? }
             }
-            2 => Self::Exchange(read_exchange(&mut r, Replicate::All)?),
+            2 => Self::Exchange(read_exchange(&mut r, Replicate::All, false)?),
             13 => {
                 let replicate = read_replicate(&mut r)?;
-                Self::Exchange(read_exchange(&mut r, replicate)?)
+                Self::Exchange(read_exchange(&mut r, replicate, false)?)
             }
-            3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r, Replicate::All)? },
+            Self::DEDUPLICATING_EXCHANGE => {
+                let replicate = read_any_replicate(&mut r)?;
+                Self::Exchange(read_exchange(&mut r, replicate, true)?)
+            }
+            3 => Self::Queue { id: r.queue()?, spec: read_queue(&mut r, Replicate::All, false)? },
             14 => {
                 let replicate = read_replicate(&mut r)?;
-                Self::Queue { id: r.queue()?, spec: read_queue(&mut r, replicate)? }
+                Self::Queue { id: r.queue()?, spec: read_queue(&mut r, replicate, false)? }
+            }
+            Self::DEDUPLICATING_QUEUE => {
+                let replicate = read_any_replicate(&mut r)?;
+                Self::Queue { id: r.queue()?, spec: read_queue(&mut r, replicate, true)? }
+            }
+            Self::KEYS => {
+                let (of, keys) = read_keys(&mut r)?;
+                Self::Keys { of, keys }
             }
             Self::VHOST => Self::Vhost { id: r.vhost()?, spec: read_vhost(&mut r)? },
             Self::IN_VHOST => {
@@ -709,6 +810,7 @@ impl ExchangeKind {
             b"fanout" => Some(Self::Fanout),
             b"topic" => Some(Self::Topic),
             b"headers" => Some(Self::Headers),
+            b"x-message-deduplication" => Some(Self::MessageDeduplication),
             _ => None,
         }
     }
@@ -719,6 +821,7 @@ impl ExchangeKind {
             Self::Fanout => "fanout",
             Self::Topic => "topic",
             Self::Headers => "headers",
+            Self::MessageDeduplication => "x-message-deduplication",
         }
     }
 }

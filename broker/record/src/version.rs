@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | 1 | everything up to large messages in parts |
 //! | 2 | transactions, records withheld from replicas that do not need them, records of the scrub |
-//! | 3 | the time, messages that expire, priorities in checkpoints; virtual hosts, users, permissions, limits, policies |
+//! | 3 | the time, messages that expire, priorities in checkpoints; virtual hosts, users, permissions, limits, policies; message de-duplication |
 //!
 //! A new kind of record gets the next version that has not been released, a row here, and its place in [`Record::since`] or
 //! [`BasePiece::since`]. A build that a rolling upgrade may start from must know the version before: `OLDEST` moves up no
@@ -119,7 +119,7 @@ impl Record {
         match tag {
             1..=15 => Some(ClusterVersion(1)),
             16..=29 => Some(ClusterVersion(2)),
-            30 | 40..=50 | 60..=61 => Some(ClusterVersion(3)),
+            30 | 40..=50 | 60..=61 | 70..=72 => Some(ClusterVersion(3)),
             #[cfg(feature = "made-up-version")]
             Self::MADE_UP => Some(ClusterVersion::NEWEST),
             _ => None,
@@ -145,7 +145,7 @@ impl BasePiece {
         match tag {
             1..=12 => Some(ClusterVersion(1)),
             13..=15 => Some(ClusterVersion(2)),
-            16..=22 => Some(ClusterVersion(3)),
+            16..=25 => Some(ClusterVersion(3)),
             _ => None,
         }
     }

@@ -57,6 +57,7 @@ fn exchange() -> ExchangeSpec {
         auto_delete: false,
         internal: false,
         replicate: Replicate::All,
+        deduplicates: false,
         arguments: Bytes::from_static(b"\x01kt\x01"),
     }
 }
@@ -68,6 +69,7 @@ fn queue() -> QueueSpec {
         exclusive: false,
         auto_delete: false,
         replicate: Replicate::Nothing,
+        deduplicates: false,
         arguments: Bytes::new(),
     }
 }

@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use understudy_record::{
     BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, FRAME_HEADER_BYTES, Frame, FrameError,
-    HeldMessage, Identity, Index, Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record,
-    ReplicaName, Replicate, Rope, Settled, ShortStr, StoreId, peek_header,
+    HeldKey, HeldMessage, Identity, Index, KeyedBy, Member, Message, MessageKey, PartRef, Position, ProcessId, QueueId,
+    QueueSpec, Record, ReplicaName, Replicate, Rope, SeenKey, Settled, ShortStr, StoreId, VhostId, peek_header,
 };
 
 fn bytes(most: usize) -> impl Strategy<Value = Bytes> {
@@ -67,28 +67,36 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn exchange() -> impl Strategy<Value = ExchangeSpec> {
-    let kinds = [ExchangeKind::Direct, ExchangeKind::Fanout, ExchangeKind::Topic, ExchangeKind::Headers];
-    (short(), prop::sample::select(kinds.to_vec()), any::<[bool; 3]>(), replicate(), bytes(50)).prop_map(
-        |(name, kind, [durable, auto_delete, internal], replicate, arguments)| ExchangeSpec {
+    let kinds = [
+        ExchangeKind::Direct,
+        ExchangeKind::Fanout,
+        ExchangeKind::Topic,
+        ExchangeKind::Headers,
+        ExchangeKind::MessageDeduplication,
+    ];
+    (short(), prop::sample::select(kinds.to_vec()), any::<[bool; 4]>(), replicate(), bytes(50)).prop_map(
+        |(name, kind, [durable, auto_delete, internal, deduplicates], replicate, arguments)| ExchangeSpec {
             name,
             kind,
             durable,
             auto_delete,
             internal,
             replicate,
+            deduplicates: deduplicates || kind == ExchangeKind::MessageDeduplication,
             arguments,
         },
     )
 }
 
 fn queue_spec() -> impl Strategy<Value = QueueSpec> {
-    (short(), any::<[bool; 3]>(), replicate(), bytes(50)).prop_map(
-        |(name, [durable, exclusive, auto_delete], replicate, arguments)| QueueSpec {
+    (short(), any::<[bool; 4]>(), replicate(), bytes(50)).prop_map(
+        |(name, [durable, exclusive, auto_delete, deduplicates], replicate, arguments)| QueueSpec {
             name,
             durable,
             exclusive,
             auto_delete,
             replicate,
+            deduplicates,
             arguments,
         },
     )
@@ -140,6 +148,7 @@ fn record() -> impl Strategy<Value = Record> {
         (queue(), indexes()).prop_map(|(queue, messages)| Record::DequeueHere { queue, messages }),
         (queue(), indexes()).prop_map(|(queue, messages)| Record::RequeueHere { queue, messages }),
         (queue(), index(), indexes()).prop_map(|(queue, up_to, except)| Record::PurgeHere { queue, up_to, except }),
+        (vec(seen(), 0..9), any::<bool>()).prop_map(|(keys, alone)| Record::Seen { keys, alone }),
         Just(Record::Withheld),
         any::<u64>().prop_map(|wall_ms| Record::Time { wall_ms }),
         body().prop_map(|body| Record::Part { body }),
@@ -148,6 +157,22 @@ fn record() -> impl Strategy<Value = Record> {
         (queue(), indexes()).prop_map(|(queue, messages)| Record::Requeue { queue, messages }),
         (queue(), index(), indexes()).prop_map(|(queue, up_to, except)| Record::Purge { queue, up_to, except }),
     ]
+}
+
+fn seen() -> impl Strategy<Value = SeenKey> {
+    (index(), short(), any::<[u8; 16]>(), any::<u64>()).prop_map(|(vhost, exchange, key, expires_ms)| SeenKey {
+        vhost: VhostId(vhost),
+        exchange,
+        key: MessageKey(key),
+        expires_ms,
+    })
+}
+
+fn keys() -> impl Strategy<Value = BasePiece> {
+    let of = prop_oneof![queue().prop_map(KeyedBy::Queue), short().prop_map(KeyedBy::Exchange)];
+    let held = (any::<u64>(), any::<[u8; 16]>(), any::<u64>());
+    let held = held.prop_map(|(place, key, expires_ms)| HeldKey { place, key: MessageKey(key), expires_ms });
+    (of, vec(held, 0..9)).prop_map(|(of, keys)| BasePiece::Keys { of, keys })
 }
 
 /// Newest first, each index once.
@@ -192,6 +217,7 @@ fn piece() -> impl Strategy<Value = BasePiece> {
         index().prop_map(|floor| BasePiece::End { floor }),
         (queue(), held()).prop_map(|(queue, messages)| BasePiece::Held { queue, messages }),
         (index(), body()).prop_map(|(index, body)| BasePiece::Part { index, body }),
+        keys(),
         (index(), parts()).prop_map(|(message, parts)| BasePiece::Parts { message, parts }),
     ]
 }

@@ -4,9 +4,9 @@
 use bytes::{Bytes, BytesMut};
 use expect_test::{Expect, expect};
 use understudy_record::{
-    BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldMessage, Identity, Index,
-    Member, Message, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, RecordError, ReplicaName, Replicate,
-    Rope, Settled, ShortStr, StateDigest, StoreId,
+    BasePiece, Binding, Body, Destination, Epoch, ExchangeKind, ExchangeSpec, Frame, HeldKey, HeldMessage, Identity,
+    Index, KeyedBy, Member, Message, MessageKey, PartRef, Position, ProcessId, QueueId, QueueSpec, Record, RecordError,
+    ReplicaName, Replicate, Rope, SeenKey, Settled, ShortStr, StateDigest, StoreId, VhostId,
 };
 
 fn hex(bytes: &[u8]) -> String {
@@ -72,6 +72,7 @@ fn exchange(kind: ExchangeKind) -> ExchangeSpec {
         auto_delete: false,
         internal: true,
         replicate: Replicate::All,
+        deduplicates: false,
         arguments,
     }
 }
@@ -84,6 +85,7 @@ fn queue_spec() -> QueueSpec {
         exclusive: false,
         auto_delete: true,
         replicate: Replicate::All,
+        deduplicates: false,
         arguments,
     }
 }
@@ -815,5 +817,104 @@ fn scrub() {
             ffffffffffffff0300000000000000ef
             be000000000000
         "#]],
+    );
+}
+
+fn key() -> MessageKey {
+    MessageKey(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff_u128.to_be_bytes())
+}
+
+#[test]
+fn what_drops_duplicates() {
+    let queue_spec = |replicate| QueueSpec { deduplicates: true, replicate, ..queue_spec() };
+    check_record(
+        &Record::QueueDeclare(queue_spec(Replicate::All)),
+        &expect![[r#"
+        4600066f726465727301000104000000
+        016b7401
+    "#]],
+    );
+    check_record(
+        &Record::QueueDeclare(queue_spec(Replicate::Nothing)),
+        &expect![[r#"
+        4602066f726465727301000104000000
+        016b7401
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Queue { id: queue(5), spec: queue_spec(Replicate::All) },
+        &expect![[r#"
+        18000500000000000000066f72646572
+        7301000104000000016b7401
+    "#]],
+    );
+    let exchange = ExchangeSpec { deduplicates: true, ..exchange(ExchangeKind::MessageDeduplication) };
+    check_record(
+        &Record::ExchangeDeclare(exchange.clone()),
+        &expect![[r#"
+        47000265780501000104000000016b74
+        01
+    "#]],
+    );
+    check_record(
+        &Record::ExchangeDeclare(exchange.clone()).within(VhostId(Index(7))),
+        &expect![[r#"
+        2a070000000000000047000265780501
+        000104000000016b7401
+    "#]],
+    );
+    check_piece(
+        &BasePiece::Exchange(exchange),
+        &expect![[r#"
+        17000265780501000104000000016b74
+        01
+    "#]],
+    );
+}
+
+#[test]
+fn keys_of_messages() {
+    let seen = |expires_ms| SeenKey { vhost: VhostId(Index(7)), exchange: short("ex"), key: key(), expires_ms };
+    check_record(
+        &Record::Seen { keys: vec![seen(0), seen(300)], alone: false },
+        &expect![[r#"
+        48000200000007000000000000000265
+        78ffeeddccbbaa998877665544332211
+        00000700000000000000026578ffeedd
+        ccbbaa99887766554433221100ac02
+    "#]],
+    );
+    check_record(
+        &Record::Seen { keys: vec![seen(0)], alone: true },
+        &expect![[r#"
+        48010100000007000000000000000265
+        78ffeeddccbbaa998877665544332211
+        0000
+    "#]],
+    );
+    let keys = vec![HeldKey { place: 300, key: key(), expires_ms: 0 }];
+    check_piece(
+        &BasePiece::Keys { of: KeyedBy::Queue(queue(5)), keys: keys.clone() },
+        &expect![[r#"
+        1901050000000000000001000000ac02
+        ffeeddccbbaa99887766554433221100
+        00
+    "#]],
+    );
+    let of_exchange = BasePiece::Keys { of: KeyedBy::Exchange(short("ex")), keys };
+    check_piece(
+        &of_exchange,
+        &expect![[r#"
+        190202657801000000ac02ffeeddccbb
+        aa9988776655443322110000
+    "#]],
+    );
+    check_piece(
+        &of_exchange.within(VhostId(Index(7))),
+        &expect![[r#"
+        15070000000000000019020265780100
+        0000ac02ffeeddccbbaa998877665544
+        3322110000
+    "#]],
     );
 }

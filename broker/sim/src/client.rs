@@ -13,7 +13,7 @@ use understudy_core::{ChannelId, Command, ConnectionId, ConnectionInfo, Delivery
 use understudy_node::{ClientEvent, Door, Outbox, Outgoing, Upload, effect_cost};
 use understudy_record::{Body, ShortStr};
 
-use crate::ledger::{DEAD, FANOUT, LATE, MARKS, MessageId, PILE, QUEUES, TIMED, WORK};
+use crate::ledger::{DEAD, FANOUT, LATE, MARKS, MessageId, ONCE, ONCE_EXCHANGE, PILE, QUEUES, TIMED, WORK};
 use crate::machine::ClientEnd;
 use crate::network::Place;
 use crate::witness::message_id;
@@ -24,6 +24,9 @@ const CHANNEL: ChannelId = ChannelId(1);
 /// What one publisher may have unconfirmed.
 const WINDOW: usize = 40;
 const PREFETCH: u16 = 8;
+
+/// No key is forgotten in a run.
+const CACHE_SIZE: u32 = 1_000_000;
 
 /// Of what expires, in ms: long enough for another primary to come meanwhile.
 const LONGEST_LIFE_MS: u64 = 3_000;
@@ -52,6 +55,8 @@ pub(crate) enum ClientStep {
 
 pub(crate) struct Client {
     pub(crate) kind: Kind,
+    /// Sent, not confirmed, and to be sent again: whoever drops duplicates makes that safe.
+    to_send_again: Vec<MessageId>,
     pub(crate) connection: Option<Connection>,
     pub(crate) stopped: bool,
     /// A confirm or a delivery has come since the calm began, or, of a drainer, its queue is empty.
@@ -77,7 +82,7 @@ pub(crate) struct Connection {
 
 impl Client {
     pub(crate) fn new(kind: Kind) -> Self {
-        Self { kind, connection: None, stopped: false, content: false }
+        Self { kind, to_send_again: Vec::new(), connection: None, stopped: false, content: false }
     }
 
     fn queue(&self) -> &'static str {
@@ -154,6 +159,23 @@ impl World {
             no_wait: true,
             arguments: Bytes::new(),
         });
+        topology.push(Command::ExchangeDeclare {
+            name: text(ONCE_EXCHANGE),
+            kind: text("x-message-deduplication"),
+            passive: false,
+            durable: true,
+            auto_delete: false,
+            internal: false,
+            no_wait: true,
+            arguments: argument("x-cache-size", &[&[b'I'][..], &CACHE_SIZE.to_be_bytes()].concat()),
+        });
+        topology.push(Command::QueueBind {
+            queue: text(ONCE[1]),
+            exchange: text(ONCE_EXCHANGE),
+            routing_key: ShortStr::EMPTY,
+            no_wait: true,
+            arguments: Bytes::new(),
+        });
         topology.extend(WORK.into_iter().map(|queue| Command::QueueBind {
             queue: text(queue),
             exchange: text(FANOUT),
@@ -163,7 +185,12 @@ impl World {
         }));
         self.say(client, topology);
         match self.clients[client].kind {
-            Kind::Publisher => self.later_client(client, ClientStep::Publish(id), 1..20),
+            Kind::Publisher => {
+                for message in std::mem::take(&mut self.clients[client].to_send_again) {
+                    self.insist(client, message);
+                }
+                self.later_client(client, ClientStep::Publish(id), 1..20);
+            }
             Kind::Consumer(queue) => {
                 let limit = Command::BasicQos { prefetch_size: 0, prefetch_count: PREFETCH, global: false };
                 let consume = Command::BasicConsume {
@@ -218,7 +245,10 @@ impl World {
         if !full && self.rng.random_bool(0.1) {
             let lives = Duration::from_millis(self.rng.random_range(0..LONGEST_LIFE_MS));
             let message = self.ledger.publish_timed(self.schedule.now + lives);
-            self.send(client, "", TIMED, message, expiring(lives));
+            self.send(client, "", TIMED, message, 0, expiring(lives));
+        } else if !full && self.rng.random_bool(0.1) {
+            let message = self.ledger.publish_once();
+            self.insist(client, message);
         } else if !full {
             let (exchange, key, queues): (&str, &str, &[&'static str]) = match self.rng.random_range(0..10) {
                 0 | 1 => (FANOUT, "", &WORK),
@@ -227,23 +257,32 @@ impl World {
                 _ => ("", WORK[1], &WORK[1..]),
             };
             let message = self.ledger.publish(queues);
-            self.send(client, exchange, key, message, persistent());
+            self.send(client, exchange, key, message, 0, persistent());
         }
         let every = self.plan.publish_every.as_millis() as u64;
         self.later_client(client, ClientStep::Publish(id), every / 2..every * 3 / 2 + 1);
     }
 
-    /// Returns the publish's tag.
+    /// The first attempt, or one more.
+    fn insist(&mut self, client: usize, message: MessageId) {
+        let Some((queue, attempt)) = self.ledger.attempt(message) else { return };
+        let (exchange, key) = if queue == ONCE[0] { ("", queue) } else { (ONCE_EXCHANGE, "") };
+        self.send(client, exchange, key, message, attempt, keyed(message));
+    }
+
+    /// `attempt`: 0, where there is only one. Returns the publish's tag.
     fn send(
         &mut self,
         client: usize,
         exchange: &'static str,
         key: &'static str,
         message: MessageId,
+        attempt: u8,
         properties: Bytes,
     ) -> Option<u64> {
         let mut body = message.to_le_bytes().to_vec();
-        body.resize(8 + self.rng.random_range(0..self.plan.largest_body), 0x2e);
+        body.push(attempt);
+        body.resize(9 + self.rng.random_range(0..self.plan.largest_body), 0x2e);
         let connection = self.clients[client].connection.as_mut()?;
         connection.next_tag += 1;
         let tag = connection.next_tag;
@@ -288,7 +327,7 @@ impl World {
         let acked = std::mem::take(&mut connection.acked);
         if !acked.is_empty() {
             let message = self.ledger.publish(&[MARKS]);
-            if let Some(tag) = self.send(client, "", MARKS, message, persistent())
+            if let Some(tag) = self.send(client, "", MARKS, message, 0, persistent())
                 && let Some(connection) = self.connection(client, id)
             {
                 connection.marks.insert(tag, acked);
@@ -371,6 +410,10 @@ impl World {
                 let queue = self.clients[client].queue();
                 let number = message_id(&message.body).ok_or("a message of nobody")?;
                 self.ledger.deliver(number, queue, redelivered, now)?;
+                if ONCE.contains(&queue) {
+                    let attempt = message.body.to_contiguous().get(8).copied();
+                    self.ledger.came_of(number, attempt.ok_or("a message of nobody")?)?;
+                }
                 let ack = Command::BasicAck { delivery_tag, multiple: false };
                 let next = Command::BasicGet { queue: ShortStr::from_static(queue), no_ack: false };
                 self.say(client, vec![ack, next]);
@@ -400,6 +443,9 @@ impl World {
         let Some(connection) = self.connection(client, id) else { return };
         let (place, was_purging) = (connection.place, connection.purging.is_some());
         let outstanding = std::mem::take(&mut connection.outstanding);
+        let unconfirmed: Vec<MessageId> = std::mem::take(&mut connection.unconfirmed).into_values().collect();
+        let insisted_on = unconfirmed.into_iter().filter(|message| self.ledger.is_insisted_on(*message));
+        self.clients[client].to_send_again.extend(insisted_on);
         let queue = self.clients[client].queue();
         outstanding.into_values().for_each(|message| self.ledger.return_it(message, queue));
         if was_purging {
@@ -486,6 +532,7 @@ fn declare(queue: &'static str) -> Command {
         arguments: match queue {
             _ if queue == WORK[1] => dies_into(DEAD),
             TIMED => dies_into(LATE),
+            _ if queue == ONCE[0] => argument("x-message-deduplication", b"t\x01"),
             _ => Bytes::new(),
         },
     }
@@ -493,15 +540,34 @@ fn declare(queue: &'static str) -> Command {
 
 /// A queue's arguments, as a table without its length: its dead letters go to that queue.
 fn dies_into(queue: &str) -> Bytes {
-    let text = |name: &str, value: &str| {
-        let mut field = vec![name.len() as u8];
-        field.extend_from_slice(name.as_bytes());
-        field.push(b'S');
-        field.extend_from_slice(&(value.len() as u32).to_be_bytes());
-        field.extend_from_slice(value.as_bytes());
-        field
-    };
-    [text("x-dead-letter-exchange", ""), text("x-dead-letter-routing-key", queue)].concat().into()
+    let [to, by] = [("x-dead-letter-exchange", ""), ("x-dead-letter-routing-key", queue)]
+        .map(|(name, value)| argument(name, &long_string(value)));
+    [to, by].concat().into()
+}
+
+/// One field of a table: its name, and a type's letter with the value.
+fn argument(name: &str, value: &[u8]) -> Bytes {
+    let mut field = vec![name.len() as u8];
+    field.extend_from_slice(name.as_bytes());
+    field.extend_from_slice(value);
+    field.into()
+}
+
+fn long_string(text: &str) -> Vec<u8> {
+    let mut value = vec![b'S'];
+    value.extend_from_slice(&(text.len() as u32).to_be_bytes());
+    value.extend_from_slice(text.as_bytes());
+    value
+}
+
+/// Persistent, with the key by which duplicates are known.
+fn keyed(message: MessageId) -> Bytes {
+    let headers = argument("x-deduplication-header", &long_string(&message.to_string()));
+    let mut properties = vec![0x30, 0x00];
+    properties.extend_from_slice(&(headers.len() as u32).to_be_bytes());
+    properties.extend_from_slice(&headers);
+    properties.push(2);
+    properties.into()
 }
 
 /// Property flags with delivery-mode alone, and its value 2.

@@ -18,12 +18,16 @@ pub(crate) const DEAD: &str = "dead";
 pub(crate) const TIMED: &str = "timed";
 /// Where what has expired goes. Nobody consumes from it.
 pub(crate) const LATE: &str = "late";
+/// What is sent again after a lost connection, with the same key, goes to these: one drops what it holds, the other gets what an
+/// exchange lets through once. Nobody consumes from them.
+pub(crate) const ONCE: [&str; 2] = ["once-in-queue", "once-by-exchange"];
+pub(crate) const ONCE_EXCHANGE: &str = "once";
 /// Where consumers note how far they have acknowledged.
 pub(crate) const MARKS: &str = "marks";
 /// To both work queues.
 pub(crate) const FANOUT: &str = "both";
 
-pub(crate) const QUEUES: [&str; 7] = [WORK[0], WORK[1], PILE, DEAD, TIMED, LATE, MARKS];
+pub(crate) const QUEUES: [&str; 9] = [WORK[0], WORK[1], PILE, DEAD, TIMED, LATE, ONCE[0], ONCE[1], MARKS];
 
 #[derive(Debug, Default)]
 struct Sent {
@@ -36,6 +40,10 @@ struct Sent {
     rejected: bool,
     /// One ever did.
     once_rejected: bool,
+    /// How often it was sent so far, where that may be more than once.
+    attempts: u8,
+    /// Which of these came.
+    came_of: BTreeSet<u8>,
     /// When it was sent and has to live, in true time.
     due: Option<Duration>,
     /// A purge may have removed it.
@@ -53,6 +61,7 @@ pub(crate) struct Ledger {
     pub(crate) settled: u64,
     pub(crate) died: u64,
     pub(crate) expired: u64,
+    pub(crate) sent_again: u64,
     /// Returned by a consumer: delivered again without any fault.
     returned: BTreeSet<(MessageId, &'static str)>,
 }
@@ -71,6 +80,36 @@ impl Ledger {
             sent.due = Some(due);
         }
         id
+    }
+
+    /// Where a message of that number goes whose publisher does not give up: to the queue, or the exchange before it.
+    pub(crate) fn publish_once(&mut self) -> MessageId {
+        let queue = ONCE[self.sent.len() % 2];
+        self.publish(&[queue])
+    }
+
+    /// The next attempt at it: the queue it is to come to, and its number.
+    pub(crate) fn attempt(&mut self, id: MessageId) -> Option<(&'static str, u8)> {
+        let sent = self.sent.get_mut(&id)?;
+        sent.attempts = sent.attempts.saturating_add(1);
+        self.sent_again += u64::from(sent.attempts > 1);
+        Some((sent.queues.first()?, sent.attempts))
+    }
+
+    /// Whether it is one that is sent until it is confirmed.
+    pub(crate) fn is_insisted_on(&self, id: MessageId) -> bool {
+        self.sent.get(&id).is_some_and(|sent| sent.attempts > 0)
+    }
+
+    /// # Errors
+    /// If two attempts have become two messages.
+    pub(crate) fn came_of(&mut self, id: MessageId, attempt: u8) -> Result<(), String> {
+        let Some(sent) = self.sent.get_mut(&id) else { return Ok(()) };
+        sent.came_of.insert(attempt);
+        match sent.came_of.len() {
+            0 | 1 => Ok(()),
+            _ => Err(format!("message {id} came as attempts {:?}: each is a message of its own", sent.came_of)),
+        }
     }
 
     pub(crate) fn published(&self) -> u64 {

@@ -27,6 +27,7 @@ pub struct Counts {
     pub settled: u64,
     pub died: u64,
     pub expired: u64,
+    pub sent_again: u64,
     /// Runs that ended with no member of the set left: a person's to judge.
     pub given_up: u64,
 }
@@ -35,7 +36,8 @@ impl AddAssign<&Self> for Counts {
     fn add_assign(&mut self, other: &Self) {
         let Self { seeds, events, elections, hand_overs, shrinks, grows, catch_ups, resumes, tails_cut, .. } = other;
         let Self { checkpoints, crashes, power_losses, disks_lost, leases_deleted, leases_recreated, .. } = other;
-        let Self { published, confirmed, delivered, redelivered, settled, died, expired, given_up, .. } = other;
+        let Self { published, confirmed, delivered, redelivered, settled, died, expired, sent_again, given_up, .. } =
+            other;
         self.seeds += seeds;
         self.events += events;
         self.elections += elections;
@@ -58,6 +60,7 @@ impl AddAssign<&Self> for Counts {
         self.settled += settled;
         self.died += died;
         self.expired += expired;
+        self.sent_again += sent_again;
         self.given_up += given_up;
     }
 }
@@ -66,14 +69,15 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seeds, events, elections, hand_overs, shrinks, grows, catch_ups, resumes, tails_cut, .. } = self;
         let Self { checkpoints, crashes, power_losses, disks_lost, leases_deleted, leases_recreated, .. } = self;
-        let Self { published, confirmed, delivered, redelivered, settled, died, expired, given_up, .. } = self;
+        let Self { published, confirmed, delivered, redelivered, settled, died, expired, sent_again, given_up, .. } =
+            self;
         write!(
             f,
             "{seeds} seeds: {events} events; {elections} elections and {hand_overs} hand-overs, {shrinks} shrinks, \
              {grows} grows, {catch_ups} catch-ups, {resumes} resumes, {tails_cut} tails cut, {checkpoints} checkpoints; \
              {crashes} crashes, {power_losses} power losses, {disks_lost} disks lost, {leases_deleted} Leases deleted \
              and {leases_recreated} made anew; {published} messages published, {confirmed} confirmed, {delivered} \
-             delivered ({redelivered} again), {settled} settled for good, {died} rejected and {expired} expired and dead-lettered; {given_up} left to a person"
+             delivered ({redelivered} again), {settled} settled for good, {died} rejected and {expired} expired and dead-lettered, {sent_again} sent again by key; {given_up} left to a person"
         )
     }
 }

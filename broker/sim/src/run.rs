@@ -56,6 +56,7 @@ pub fn run_seed(seed: u64, tells: bool) -> Outcome {
     counts.settled = world.ledger.settled;
     counts.died = world.ledger.died;
     counts.expired = world.ledger.expired;
+    counts.sent_again = world.ledger.sent_again;
     let story = world.story.take().unwrap_or_default();
     Outcome { counts, trace: world.trace, failure: reason.map(|reason| Failure { seed, reason, story }) }
 }

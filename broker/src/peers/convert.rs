@@ -326,6 +326,7 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
             ready,
             unacknowledged,
             resident_bytes: _,
+            remembered_keys: _,
         } => {
             to.set_role(wire::Role::Primary);
             to.primary_for_ms = now.saturating_sub(*since).as_millis() as u64;

@@ -11,6 +11,7 @@ mod bad_surroundings;
 mod catch_up;
 mod chaos;
 mod consumers;
+mod deduplication;
 mod durability;
 mod exclusive_queues;
 mod failover;

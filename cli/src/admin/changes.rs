@@ -1,16 +1,14 @@
 //! The changes that the words of a command line ask for. Passwords are hashed here: no broker ever sees one that is set.
 
 use anyhow::{Context, anyhow, ensure};
-use argon2::Argon2;
-use argon2::password_hash::{PasswordHasher, SaltString};
 use serde_json::{Map, Value};
+use understudy_definitions::{hash, to_arguments};
 use understudy_proto::admin_change::Change;
 use understudy_proto::{
     HashAlgorithm, Limit, LimitChange, PermissionDefinition, PolicyDefinition, TopicPermissionDefinition,
     UserDefinition, VhostDefinition, limit_change::Of,
 };
 
-use super::json::to_arguments;
 use crate::arguments::{LimitName, LimitOf, PolicyOf};
 
 pub(super) fn add_vhost(name: String, description: String, tags: Vec<String>) -> Change {
@@ -20,14 +18,6 @@ pub(super) fn add_vhost(name: String, description: String, tags: Vec<String>) ->
 pub(super) fn user(name: String, password: &str, tags: Vec<String>) -> anyhow::Result<UserDefinition> {
     let (algorithm, password_hash) = (HashAlgorithm::Argon2id.into(), hash(password)?);
     Ok(UserDefinition { name, algorithm, password_hash, tags, ..UserDefinition::default() })
-}
-
-/// With argon2id, in PHC form, and a new salt each time.
-pub(super) fn hash(password: &str) -> anyhow::Result<String> {
-    let salt = SaltString::encode_b64(&rand::random::<[u8; 16]>());
-    let salt = salt.map_err(|error| anyhow!("no salt for the password: {error}"))?;
-    let hash = Argon2::default().hash_password(password.as_bytes(), &salt);
-    Ok(hash.map_err(|error| anyhow!("the password cannot be hashed: {error}"))?.to_string())
 }
 
 pub(super) fn set_tags(name: String, tags: Vec<String>) -> Change {
@@ -111,20 +101,7 @@ pub(super) fn clear_policy(of: PolicyOf, name: String) -> Change {
 
 #[cfg(test)]
 mod tests {
-    use argon2::PasswordVerifier;
-    use argon2::password_hash::PasswordHash;
-
     use super::*;
-
-    #[test]
-    fn a_password_is_hashed_anew_each_time_and_verifies() {
-        let (one, other) = (hash("secret").unwrap(), hash("secret").unwrap());
-        assert_ne!(one, other);
-        let verify = |password: &str| {
-            Argon2::default().verify_password(password.as_bytes(), &PasswordHash::new(&one).unwrap()).is_ok()
-        };
-        assert!(verify("secret") && !verify("Secret"));
-    }
 
     #[test]
     fn a_definition_is_a_json_object() {

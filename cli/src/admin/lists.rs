@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 use understudy_proto::{Definitions, HashAlgorithm, PolicyDefinition};
 
-use super::json::from_arguments;
 use crate::status::columns;
+use understudy_definitions::from_arguments;
 
 pub(super) struct List {
     titles: &'static [&'static str],

@@ -2,8 +2,6 @@
 //! is the primary's to make; here words become changes, and what it has becomes tables or JSON.
 
 mod changes;
-mod definitions;
-mod json;
 mod lists;
 mod reach;
 
@@ -128,7 +126,7 @@ pub(crate) async fn definitions(options: DefinitionsOptions) -> anyhow::Result<E
     match options.command {
         DefinitionsCommand::Export { file, place } => {
             let definitions = place.place()?.definitions(true).await?;
-            let text = serde_json::to_string_pretty(&definitions::export(definitions))?;
+            let text = serde_json::to_string_pretty(&understudy_definitions::export(definitions))?;
             match file {
                 Some(file) => {
                     std::fs::write(&file, text + "\n")
@@ -142,7 +140,7 @@ pub(crate) async fn definitions(options: DefinitionsOptions) -> anyhow::Result<E
             let text = read_file(&file)?;
             let place = place.place()?;
             let has_open_guest = place.definitions(false).await?.open_guest;
-            let plan = definitions::plan(&text, &vhost, has_open_guest);
+            let plan = understudy_definitions::plan(&text, &vhost, has_open_guest);
             let plan = plan.with_context(|| format!("{} is no file of definitions", file.display()))?;
             let outcomes = place.administer(&plan.changes()).await?;
             let report = plan.report(outcomes);

@@ -9,9 +9,13 @@ mod everything;
 mod killed;
 mod lease_deleted;
 mod lost_node;
+mod manifests;
+mod mistakes;
 mod network;
 mod operator_away;
+mod orders;
 mod rolling;
+mod scaling;
 mod switchover;
 mod volume;
 

@@ -71,11 +71,15 @@ fn claimed(spec: &PersistentVolumeClaimSpec) -> Option<Amount> {
     spec.resources.as_ref()?.requests.as_ref()?.get("storage").map(|quantity| Amount(quantity.0.clone()))
 }
 
-/// A StatefulSet's claim template cannot be changed: the size it was made with stays in it, and claims are grown one by one.
+/// Volumes never shrink, and their class is that of the first one; whoever brought that about otherwise is not followed. A size
+/// that grows makes another StatefulSet (see `apply`), and claims that exist are grown one by one.
 fn claim_template(cluster: &ValidatedCluster, observed: &Observed) -> PersistentVolumeClaim {
     let existing = observed.stateful_set.as_ref().and_then(|set| set.spec.as_ref()?.volume_claim_templates.as_ref());
     let existing = existing.and_then(|templates| templates.first()?.spec.as_ref());
-    let size = existing.and_then(claimed).unwrap_or_else(|| cluster.storage_size.clone());
+    let size = match existing.and_then(claimed) {
+        Some(before) if before.quantity().ok() >= cluster.storage_size.quantity().ok() => before,
+        _ => cluster.storage_size.clone(),
+    };
     let class = match existing {
         Some(spec) => spec.storage_class_name.clone(),
         None => cluster.storage_class.clone(),

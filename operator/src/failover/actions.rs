@@ -186,6 +186,7 @@ impl Task {
             roll: &self.roll,
             failovers: self.history.records(),
             last_switchover: self.last_switchover.as_ref(),
+            definitions: self.import.done.as_ref(),
             epoch: self.known_epoch(),
             now,
         };

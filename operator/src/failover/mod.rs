@@ -9,6 +9,7 @@ mod actions;
 mod adopt;
 mod announce;
 mod catch_ups;
+mod definitions;
 mod endpoint;
 mod gauges;
 mod history;
@@ -35,6 +36,8 @@ use kube::Client;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use understudy_crds::BrokerClusterStatus;
+
+pub use definitions::GivenDefinitions;
 
 use crate::apply::Applied;
 use crate::status::Problem;

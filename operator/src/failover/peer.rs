@@ -27,6 +27,10 @@ const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
 /// A hand-over waits for the backup to have the whole log.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(30);
+/// In one request: the broker takes no more than five times as many.
+const CHANGES_PER_REQUEST: usize = 200;
+/// Until what was changed is on every replica in sync.
+const ADMINISTER_TIMEOUT: Duration = Duration::from_secs(15);
 /// Commands waiting for one peer: at most an election, whom to follow and a hand-over, each once.
 pub(crate) const MAX_COMMANDS: usize = 8;
 
@@ -47,6 +51,8 @@ pub(crate) enum Command {
     Promote(wire::PromoteRequest),
     Follow(wire::FollowRequest),
     HandOver(wire::HandOverRequest),
+    /// All of these, in order, in as many requests as it takes.
+    Administer(Vec<wire::AdminChange>),
 }
 
 #[derive(Debug)]
@@ -68,6 +74,7 @@ pub(crate) enum PeerEventKind {
         why: String,
     },
     HandedOver(Result<wire::HandOverReply, String>),
+    Administered(Result<Vec<wire::AdminOutcome>, String>),
 }
 
 /// One broker's stream, until the task is aborted or everything it speaks to is gone.
@@ -188,6 +195,10 @@ impl Peer {
                     let kind = PeerEventKind::HandedOver(result);
                     let _ = events.send(PeerEvent { name, at: Instant::now(), kind }).await; // nobody waits any more
                 }
+                Command::Administer(changes) => {
+                    let kind = PeerEventKind::Administered(administer(client, changes).await);
+                    let _ = events.send(PeerEvent { name, at: Instant::now(), kind }).await; // nobody waits any more
+                }
             }
         });
     }
@@ -195,6 +206,23 @@ impl Peer {
     async fn report(&self, kind: PeerEventKind) -> Result<(), mpsc::error::SendError<PeerEvent>> {
         self.events.send(PeerEvent { name: self.name.clone(), at: Instant::now(), kind }).await
     }
+}
+
+/// One outcome for each change. What was made before a request failed stays: to make it again changes nothing.
+async fn administer(
+    mut client: ControlClient<Channel>,
+    changes: Vec<wire::AdminChange>,
+) -> Result<Vec<wire::AdminOutcome>, String> {
+    let mut outcomes = Vec::with_capacity(changes.len());
+    for changes in changes.chunks(CHANGES_PER_REQUEST) {
+        let request = wire::AdministerRequest { changes: changes.to_vec() };
+        match timeout(ADMINISTER_TIMEOUT, client.administer(request)).await {
+            Ok(Ok(reply)) => outcomes.extend(reply.into_inner().outcomes),
+            Ok(Err(status)) => return Err(status.message().to_owned()),
+            Err(_) => return Err("no answer".to_owned()),
+        }
+    }
+    Ok(outcomes)
 }
 
 async fn connect(address: &Address) -> Result<Channel, End> {

@@ -27,6 +27,7 @@ use understudy_record::{Epoch, Identity, ReplicaName};
 use super::Assignment;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
+use super::definitions::Import;
 use super::endpoint::PrimaryAddress;
 use super::gauges::Gauges;
 use super::history::{Change, History};
@@ -134,6 +135,7 @@ pub(super) struct Task {
     pub(super) remove_after: Duration,
     pub(super) catch_ups: CatchUps,
     pub(super) gauges: Gauges,
+    pub(super) import: Import,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -191,6 +193,7 @@ impl Task {
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
             gauges: Gauges::new(&cluster.namespace, cluster.name.as_str()),
+            import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
             written,
             written_at: None,
@@ -281,6 +284,7 @@ impl Task {
                 tracing::debug!(cluster = %self.cluster().name, %name, ?how, why, "stream lost");
                 self.sight.handle_lost(&name, how, at);
             }
+            PeerEventKind::Administered(result) => self.handle_administered(result),
             PeerEventKind::HandedOver(result) => {
                 // Until the Lease shows it, or for a while if it failed.
                 self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER);
@@ -451,6 +455,7 @@ impl Task {
         self.adopt_lease();
         self.switch();
         self.hold_pods();
+        self.import_definitions();
         self.roll();
         self.write_status();
         let now = self.now();
@@ -464,6 +469,7 @@ impl Task {
             self.handing_over,
             self.switchover.wakes_at(),
             Some(self.remove_after),
+            Some(self.import.wakes_at()),
         ];
         deadlines.into_iter().flatten().filter(|at| *at > now).min()
     }

@@ -13,8 +13,8 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use understudy_crds::{
-    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, FailoverRecord, LastSwitchover,
-    ReplicaRole, ReplicaStatus, Timestamp, ValidatedCluster,
+    BrokerCluster, BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, DefinitionsStatus, FailoverRecord,
+    LastSwitchover, ReplicaRole, ReplicaStatus, Timestamp, ValidatedCluster,
 };
 use understudy_election::{BlockedReason, Contact, Decision, Lease, Register};
 use understudy_proto as wire;
@@ -57,6 +57,7 @@ pub(crate) struct Snapshot<'a> {
     /// The newest first.
     pub(crate) failovers: &'a [FailoverRecord],
     pub(crate) last_switchover: Option<&'a LastSwitchover>,
+    pub(crate) definitions: Option<&'a DefinitionsStatus>,
     /// The last that is known, whether there is a Lease or not.
     pub(crate) epoch: u64,
     /// On the task's clock, for what is heard.
@@ -104,6 +105,7 @@ pub(crate) fn assess(
         conditions: verdicts.into_iter().map(|verdict| condition(verdict, cluster.generation, previous, at)).collect(),
         last_failover: snapshot.failovers.first().cloned().or_else(|| previous.and_then(|p| p.last_failover.clone())),
         failovers: snapshot.failovers.to_vec(),
+        definitions: snapshot.definitions.cloned(),
         last_switchover: snapshot.last_switchover.cloned().or_else(|| previous.and_then(|p| p.last_switchover.clone())),
     }
 }

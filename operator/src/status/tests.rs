@@ -55,6 +55,7 @@ impl Case {
             roll: &self.roll,
             failovers: &[],
             last_switchover: None,
+            definitions: None,
             epoch: 1,
             now: self.scene.now,
         };

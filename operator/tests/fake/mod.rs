@@ -51,6 +51,10 @@ impl FakeApi {
         change(self.state.lock().unwrap().objects.get_mut(path).unwrap_or_else(|| panic!("no {path}")));
     }
 
+    pub(crate) fn remove(&self, path: &str) {
+        self.state.lock().unwrap().objects.remove(path);
+    }
+
     pub(crate) fn put(&self, path: &str, object: Value) {
         self.state.lock().unwrap().objects.insert(path.to_owned(), object);
     }
@@ -65,7 +69,18 @@ impl State {
                 Some(object) => (StatusCode::OK, object.clone()),
                 None => status(StatusCode::NOT_FOUND, "NotFound"),
             },
-            Method::PATCH => self.store(path.to_owned(), sent()),
+            Method::PATCH => {
+                let (before, after) = (self.objects.get(path), sent());
+                let claims = |object: &Value| object["spec"]["volumeClaimTemplates"].clone();
+                if before.is_some_and(|before| claims(before) != claims(&after)) {
+                    let (code, mut answer) = status(StatusCode::UNPROCESSABLE_ENTITY, "Invalid");
+                    answer["message"] =
+                        "spec: Forbidden: updates to statefulset spec for fields other than 'replicas' are forbidden"
+                            .into();
+                    return (code, answer);
+                }
+                self.store(path.to_owned(), after)
+            }
             Method::POST => {
                 let object = sent();
                 let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());

@@ -13,9 +13,9 @@ use understudy_core::{
 };
 use understudy_protocol::{BasicProperties, FieldTable, FieldValue, Properties};
 use understudy_record::{
-    Admin, ApplyTo, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, Message, PartRef,
-    PasswordHash, Permission, PolicySpec, Position, ProcessId, QueueId, Record, ReplicaName, Replicate, Settled,
-    ShortStr, StoreId, TopicPermission, UserSpec, VhostSpec,
+    Admin, ApplyTo, BasePiece, Binding, Body, Destination, Epoch, HashAlgorithm, Identity, Index, KeyedBy, Message,
+    PartRef, PasswordHash, Permission, PolicySpec, Position, ProcessId, QueueId, Record, ReplicaName, Replicate,
+    Settled, ShortStr, StoreId, TopicPermission, UserSpec, VhostSpec,
 };
 
 pub(crate) struct Story {
@@ -304,6 +304,10 @@ impl Story {
         self.store = other.store.clone();
     }
 
+    pub(crate) fn store(&self) -> Store {
+        self.store.clone()
+    }
+
     /// Of a step that was no client's.
     pub(crate) fn take_outputs(&mut self, out: Outputs) {
         self.write_down(out);
@@ -385,6 +389,7 @@ pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
     let start = BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
     let mut pieces = vec![start];
     pieces.extend(core.snapshot_topology());
+    pieces.extend(core.unreplicated_keys());
     pieces.extend(core.writer());
     pieces.push(BasePiece::TopologyEnd);
     for (queue, ..) in core.queues() {
@@ -393,6 +398,7 @@ pub(crate) fn checkpoint(core: &Core, sync_point: Index) -> Vec<BasePiece> {
         let parts =
             chunk.parts.iter().map(|(message, parts)| BasePiece::Parts { message: *message, parts: parts.to_vec() });
         pieces.extend(parts);
+        pieces.push(BasePiece::Keys { of: KeyedBy::Queue(queue), keys: chunk.keys });
         pieces.push(BasePiece::Held { queue, messages: chunk.messages });
         pieces.push(BasePiece::QueueDone { queue });
     }
@@ -435,6 +441,10 @@ pub(crate) fn declare(name: &str, flags: &str) -> Command {
 }
 
 pub(crate) fn exchange(name: &str, kind: &str, flags: &str) -> Command {
+    exchange_with(name, kind, flags, Bytes::new())
+}
+
+pub(crate) fn exchange_with(name: &str, kind: &str, flags: &str, arguments: Bytes) -> Command {
     let has = |flag: &str| flags.split(' ').any(|word| word == flag);
     Command::ExchangeDeclare {
         name: short(name),
@@ -444,7 +454,7 @@ pub(crate) fn exchange(name: &str, kind: &str, flags: &str) -> Command {
         auto_delete: has("auto-delete"),
         internal: has("internal"),
         no_wait: has("no-wait"),
-        arguments: Bytes::new(),
+        arguments,
     }
 }
 
@@ -711,6 +721,10 @@ pub(crate) fn describe_record(record: &Record) -> String {
         Record::Requeue { queue, messages } => format!("requeue {} in #{queue}", list(messages)),
         Record::Purge { queue, up_to, except } => format!("purge #{queue} up to {up_to} except [{}]", list(except)),
         Record::Time { wall_ms } => format!("it is {wall_ms}"),
+        Record::Seen { keys, alone } => {
+            let keys: Vec<_> = keys.iter().map(|seen| format!("{} until {}", seen.exchange, seen.expires_ms)).collect();
+            format!("seen{} by {}", if *alone { " alone" } else { "" }, keys.join(", "))
+        }
         Record::Scrub { digests } => format!("scrub, {} digests", digests.len()),
     }
 }

@@ -8,6 +8,7 @@
 mod confirms;
 mod consumers;
 mod dead_letters;
+mod deduplication;
 mod desk;
 mod direct_replies;
 mod errors;

@@ -12,8 +12,8 @@ use understudy_core::{
     Account, AdminCommand, BacklogChunk, BacklogCursor, BacklogItem, BacklogMessage, ChannelId, Command, ConnectionId,
     ConnectionInfo, Core, DeliveryTag, EffectKind, Limit, LimitOf, Load, Outputs, PartLoad, Publish, ScrubPass, Time,
 };
-use understudy_protocol::{BasicProperties, FieldValue};
-use understudy_record::{BasePiece, Body, Epoch, Index, Message, PartRef, Position, QueueId, Record};
+use understudy_protocol::{BasicProperties, FieldTable, FieldValue};
+use understudy_record::{BasePiece, Body, Epoch, Index, KeyedBy, Message, PartRef, Position, QueueId, Record};
 
 use crate::harness::*;
 use crate::scrub::alter;
@@ -59,6 +59,7 @@ fn exchange_name() -> impl Strategy<Value = &'static str> {
     prop_oneof![
         3 => Just("x"),
         3 => Just("y"),
+        3 => Just("z"),
         1 => Just("amq.fanout"),
         1 => Just("amq.topic"),
         1 => Just("amq.direct"),
@@ -88,7 +89,39 @@ fn flags() -> impl Strategy<Value = &'static str> {
 
 /// Kept the same for one name, or most declares would fail.
 fn kind_of(name: &str) -> &'static str {
-    if name == "x" { "fanout" } else { "topic" }
+    match name {
+        "x" => "fanout",
+        "z" => "x-message-deduplication",
+        _ => "topic",
+    }
+}
+
+fn declared(name: &str, flags: &str) -> Command {
+    let size = [("x-cache-size", FieldValue::I32(2)), ("x-cache-ttl", FieldValue::I32(9))];
+    let arguments = if name == "z" { arguments(&size) } else { Bytes::new() };
+    exchange_with(name, kind_of(name), flags, arguments)
+}
+
+/// A queue that drops duplicates, by the messages in it or by the last two.
+fn deduplicating(name: &str, flags: &str, sized: bool, more: &[(&str, FieldValue)]) -> Command {
+    let size = ("x-cache-size", FieldValue::I32(2));
+    let known = [("x-message-deduplication", FieldValue::Bool(true))].into_iter().chain(sized.then_some(size));
+    declare_with(name, flags, arguments(&known.chain(more.iter().cloned()).collect::<Vec<_>>()))
+}
+
+/// A message with a key.
+fn keyed(exchange: &str, routing_key: &str, key: i32, ttl: Option<i32>) -> Command {
+    let mut headers = FieldTable::new().with("x-deduplication-header", key);
+    if let Some(ttl) = ttl {
+        headers.insert(short("x-cache-ttl"), ttl);
+    }
+    publish_with(
+        exchange,
+        routing_key,
+        "",
+        "",
+        &BasicProperties { headers: Some(headers), ..BasicProperties::default() },
+    )
 }
 
 fn said(message: &Message) -> (Bytes, Bytes) {
@@ -121,7 +154,17 @@ fn command() -> impl Strategy<Value = Command> {
         3 => Just(declare_with("c", "", arguments(&[("x-understudy-replicate", text_value("none"))]))),
         2 => Just(declare_with("b", "durable", arguments(&[("x-understudy-replicate", text_value("configuration"))]))),
         1 => name().prop_map(purge),
-        3 => (exchange_name(), flags()).prop_map(|(name, flags)| exchange(name, kind_of(name), flags)),
+        4 => (exchange_name(), flags()).prop_map(|(name, flags)| declared(name, flags)),
+        4 => (name(), flags(), any::<bool>()).prop_map(|(name, flags, sized)| deduplicating(name, flags, sized, &[])),
+        2 => (name(), any::<bool>()).prop_map(|(name, sized)| {
+            let dies = [("x-dead-letter-exchange", text_value("z")), ("x-max-length", FieldValue::I32(2))];
+            deduplicating(name, "durable", sized, &dies)
+        }),
+        1 => (any::<bool>()).prop_map(|sized| {
+            deduplicating("b", "durable", sized, &[("x-understudy-replicate", text_value("configuration"))])
+        }),
+        14 => (exchange_name(), key(), 0..4_i32, proptest::option::of(1..20_i32))
+            .prop_map(|(to, routing_key, key, ttl)| keyed(to, routing_key, key, ttl)),
         1 => (exchange_name(), flags()).prop_map(|(name, flags)| delete_exchange(name, flags)),
         4 => (name(), exchange_name(), key()).prop_map(|(queue, exchange, key)| bind(queue, exchange, key)),
         1 => (name(), exchange_name(), key()).prop_map(|(queue, exchange, key)| unbind(queue, exchange, key)),
@@ -235,12 +278,14 @@ struct Sync {
 const UNCLAIMED: QueueId = QueueId(Index(0));
 
 impl Sync {
-    fn start(core: &mut Core) -> Self {
+    /// `own`: for this very replica.
+    fn start(core: &mut Core, own: bool) -> Self {
         let sync_point = core.begin_sync();
         let start =
             BasePiece::Start { sync_point: Position::new(Epoch(1), sync_point), epochs: vec![], in_sync: vec![] };
         let mut pieces: VecDeque<_> = [start].into();
         pieces.extend(core.snapshot_topology());
+        pieces.extend(own.then(|| core.unreplicated_keys()).into_iter().flatten());
         pieces.push_back(BasePiece::TopologyEnd);
         let queues = core.queues().into_iter().map(|(queue, ..)| queue);
         let to_read = queues.chain([UNCLAIMED]).map(|queue| (queue, BacklogCursor::START)).collect();
@@ -356,7 +401,7 @@ struct Checkpoint {
 
 impl Checkpoint {
     fn start(core: &mut Core) -> Self {
-        let Sync { sync_point, pieces, mut to_read, floor, .. } = Sync::start(core);
+        let Sync { sync_point, pieces, mut to_read, floor, .. } = Sync::start(core, true);
         to_read.retain(|(queue, _)| *queue != UNCLAIMED);
         Self { sync_point, pieces: pieces.into(), to_read, floor, records: Vec::new() }
     }
@@ -371,6 +416,9 @@ impl Checkpoint {
             chunk.messages.len() <= messages && chunk.messages.is_sorted_by(|newer, older| newer.index > older.index)
         );
         let oldest = chunk.messages.last().map_or(before, |message| message.index);
+        if !chunk.keys.is_empty() {
+            self.pieces.push(BasePiece::Keys { of: KeyedBy::Queue(queue), keys: chunk.keys });
+        }
         if !chunk.messages.is_empty() {
             self.pieces.push(BasePiece::Held { queue, messages: chunk.messages });
         }
@@ -504,7 +552,7 @@ impl World {
                 // Everything applied so far is what the sync point shows.
                 self.drain(std::mem::take(&mut out));
                 self.finish_sync();
-                self.sync = Some(Sync::start(&mut self.core));
+                self.sync = Some(Sync::start(&mut self.core, false));
             }
             Event::ReadBacklog(messages) => {
                 if let Some(sync) = &mut self.sync {
@@ -585,6 +633,7 @@ impl World {
                 Record::Transaction { .. } => {
                     self.decisions.extend(self.staged.drain(..).map(|staged| (staged, index)))
                 }
+                Record::Seen { alone: false, .. } => {}
                 _ => assert_eq!(self.staged, [], "record {index} amid a transaction"),
             }
             self.store.note(index, &record);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use expect_test::expect;
 use understudy_core::{Core, Outputs};
-use understudy_record::{BasePiece, Index, QueueId, QueueSpec, Record, Replicate};
+use understudy_record::{BasePiece, Index, KeyedBy, QueueId, QueueSpec, Record, Replicate};
 
 use crate::harness::*;
 
@@ -185,12 +185,12 @@ pub(crate) fn alter(pieces: &mut Vec<BasePiece>, whichever: usize) -> Option<()>
     };
     let place = |wanted: &dyn Fn(&BasePiece) -> bool| {
         let places: Vec<_> = pieces.iter().enumerate().filter(|(_, piece)| wanted(piece)).map(|(at, _)| at).collect();
-        (!places.is_empty()).then(|| places[whichever / 8 % places.len()])
+        (!places.is_empty()).then(|| places[whichever / 9 % places.len()])
     };
     let held = || {
         place(&|piece| matches!(piece, BasePiece::Held { queue, messages } if !messages.is_empty() && shared(queue)))
     };
-    match whichever % 8 {
+    match whichever % 9 {
         0 => _ = pieces.remove(place(&|piece| matches!(piece, BasePiece::Binding(_)))?),
         1 => {
             let at = place(&|piece| matches!(piece, BasePiece::Queue { .. }))?;
@@ -215,15 +215,28 @@ pub(crate) fn alter(pieces: &mut Vec<BasePiece>, whichever: usize) -> Option<()>
                 auto_delete: false,
                 arguments: Bytes::new(),
                 replicate: Replicate::All,
+                deduplicates: false,
             };
             let id = QueueId(Index(0));
             pieces.insert(at, BasePiece::Queue { id, spec });
             pieces.insert(at + 2, BasePiece::QueueDone { queue: id });
         }
+        8 => {
+            let shared = |of: &KeyedBy| match of {
+                KeyedBy::Queue(queue) => shared(queue),
+                KeyedBy::Exchange(_) => true,
+            };
+            let keys =
+                |piece: &BasePiece| matches!(piece, BasePiece::Keys { of, keys } if !keys.is_empty() && shared(of));
+            let at = place(&keys)?;
+            let BasePiece::Keys { keys, .. } = &mut pieces[at] else { return None };
+            let which = whichever / 72 % keys.len();
+            keys[which].key.0[0] ^= 1;
+        }
         change => {
             let at = held()?;
             let BasePiece::Held { messages, .. } = &mut pieces[at] else { return None };
-            let which = whichever / 64 % messages.len();
+            let which = whichever / 72 % messages.len();
             match change {
                 5 => _ = messages.remove(which),
                 6 => messages[which].delivery_count += 1,

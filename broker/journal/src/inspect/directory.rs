@@ -299,6 +299,7 @@ impl CheckpointSeen {
             BasePiece::Start { .. }
             | BasePiece::Vhost { .. }
             | BasePiece::Admin(_)
+            | BasePiece::Keys { .. }
             | BasePiece::TopologyEnd
             | BasePiece::Writer { .. }
             | BasePiece::Time { .. }

@@ -256,6 +256,7 @@ impl World {
                     auto_delete: false,
                     arguments: Bytes::new(),
                     replicate: understudy_record::Replicate::All,
+                    deduplicates: false,
                 };
                 let index = self.write(Record::QueueDeclare(spec));
                 self.queues.push((QueueId(index), BTreeSet::new()));

@@ -218,6 +218,18 @@ impl Client {
         self.flush();
     }
 
+    /// Anywhere; nothing is waited for.
+    pub(crate) fn publish_to_as(
+        &mut self,
+        exchange: &str,
+        routing_key: &str,
+        properties: BasicProperties,
+        body: impl Into<Bytes>,
+    ) {
+        self.put_as(exchange, routing_key, false, properties, body);
+        self.flush();
+    }
+
     fn put_publish(&mut self, exchange: &str, routing_key: &str, body: impl Into<Bytes>) {
         self.put(exchange, routing_key, false, body);
     }

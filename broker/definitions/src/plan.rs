@@ -1,26 +1,22 @@
-//! RabbitMQ's file of definitions, read and written. What is in it becomes changes, in an order in which each finds what it
-//! needs; of every entry that is none, or not yet, a line says so. What the broker makes of each change is the broker's.
+//! A file becomes changes, and a line for every entry that becomes none.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value, json};
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use understudy_proto::admin_change::Change;
 use understudy_proto::admin_outcome::Kind;
 use understudy_proto::limit_change::Of;
 use understudy_proto::{
-    AdminChange, AdminOutcome, BindingDefinition, Definitions, ExchangeDefinition, HashAlgorithm, Limit, LimitChange,
+    AdminChange, AdminOutcome, BindingDefinition, ExchangeDefinition, HashAlgorithm, Limit, LimitChange,
     PermissionDefinition, PolicyDefinition, QueueDefinition, TopicPermissionDefinition, UserDefinition,
     VhostDefinition,
 };
 
-use super::changes::hash;
-use super::json::{from_arguments, to_arguments};
-
-/// Of an argon2id hash, which RabbitMQ does not know.
-const OWN_ALGORITHM: &str = "understudy_argon2id";
-const SHA256: &str = "rabbit_password_hashing_sha256";
-const SHA512: &str = "rabbit_password_hashing_sha512";
+use crate::entries::{
+    BindingEntry, ExchangeEntry, NamedEntry, PermissionEntry, PolicyEntry, PolicyValue, QueueEntry,
+    TopicPermissionEntry, UserEntry, VhostEntry,
+};
+use crate::json::to_arguments;
+use crate::{OWN_ALGORITHM, Report, SHA256, SHA512, hash};
 
 /// Sections that say something of the file, or of the broker that wrote it.
 const ABOUT: [&str; 9] = [
@@ -37,138 +33,10 @@ const ABOUT: [&str; 9] = [
 
 /// What a file asks for.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub struct Plan {
     /// Each with what it is of.
     changes: Vec<(String, Change)>,
     not_taken: Vec<String>,
-}
-
-/// What became of it.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct Report {
-    changed: usize,
-    unchanged: usize,
-    /// They exist, are something else, and stay so.
-    differs: Vec<String>,
-    refused: Vec<String>,
-    /// Entries that say something which there is not here, or not yet.
-    not_taken: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct VhostEntry {
-    name: String,
-    #[serde(default)]
-    description: Option<String>,
-    #[serde(default)]
-    tags: Value,
-    #[serde(default)]
-    metadata: Map<String, Value>,
-    #[serde(default)]
-    limits: Value,
-}
-
-#[derive(Deserialize)]
-struct UserEntry {
-    name: String,
-    #[serde(default)]
-    password_hash: Option<String>,
-    #[serde(default)]
-    password: Option<String>,
-    #[serde(default)]
-    hashing_algorithm: Option<String>,
-    #[serde(default)]
-    tags: Value,
-    #[serde(default)]
-    limits: Value,
-}
-
-#[derive(Deserialize)]
-struct PermissionEntry {
-    user: String,
-    vhost: Option<String>,
-    configure: String,
-    write: String,
-    read: String,
-}
-
-#[derive(Deserialize)]
-struct TopicPermissionEntry {
-    user: String,
-    vhost: Option<String>,
-    exchange: String,
-    write: String,
-    read: String,
-}
-
-#[derive(Deserialize)]
-struct ExchangeEntry {
-    name: String,
-    vhost: Option<String>,
-    r#type: String,
-    #[serde(default)]
-    durable: bool,
-    #[serde(default)]
-    auto_delete: bool,
-    #[serde(default)]
-    internal: bool,
-    #[serde(default)]
-    arguments: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct QueueEntry {
-    name: String,
-    vhost: Option<String>,
-    #[serde(default)]
-    durable: bool,
-    #[serde(default)]
-    auto_delete: bool,
-    #[serde(default)]
-    arguments: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct BindingEntry {
-    source: String,
-    vhost: Option<String>,
-    destination: String,
-    destination_type: String,
-    #[serde(default)]
-    routing_key: String,
-    #[serde(default)]
-    arguments: Map<String, Value>,
-}
-
-#[derive(Deserialize)]
-struct PolicyEntry {
-    name: String,
-    vhost: Option<String>,
-    #[serde(flatten)]
-    value: PolicyValue,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case")]
-struct PolicyValue {
-    pattern: String,
-    #[serde(default)]
-    apply_to: String,
-    #[serde(default)]
-    priority: i64,
-    definition: Value,
-}
-
-#[derive(Deserialize)]
-struct NamedEntry {
-    #[serde(default)]
-    name: String,
-    #[serde(default)]
-    component: Option<String>,
-    vhost: Option<String>,
-    #[serde(default)]
-    value: Value,
 }
 
 /// `vhost`: of entries that do not say, in a file of one virtual host. `has_open_guest`: there is a user `guest` that nobody
@@ -176,7 +44,7 @@ struct NamedEntry {
 ///
 /// # Errors
 /// If it is no file of definitions at all.
-pub(super) fn plan(text: &[u8], vhost: &str, has_open_guest: bool) -> anyhow::Result<Plan> {
+pub fn plan(text: &[u8], vhost: &str, has_open_guest: bool) -> Result<Plan, serde_json::Error> {
     let mut sections: Map<String, Value> = serde_json::from_slice(text)?;
     let mut plan = Plan::default();
     // In this order: users after virtual hosts, what users may do after both, bindings last.
@@ -415,12 +283,13 @@ impl Plan {
         Ok(())
     }
 
-    pub(super) fn changes(&self) -> Vec<AdminChange> {
+    /// In an order in which each finds what it needs.
+    pub fn changes(&self) -> Vec<AdminChange> {
         self.changes.iter().map(|(_, change)| AdminChange { change: Some(change.clone()) }).collect()
     }
 
     /// `outcomes`: of the changes, in their order.
-    pub(super) fn report(self, outcomes: Vec<AdminOutcome>) -> Report {
+    pub fn report(self, outcomes: Vec<AdminOutcome>) -> Report {
         let mut report = Report { not_taken: self.not_taken, ..Report::default() };
         for ((what, _), outcome) in self.changes.into_iter().zip(outcomes) {
             match outcome.kind() {
@@ -444,123 +313,10 @@ fn tags_of(tags: &Value) -> Vec<String> {
     texts.into_iter().map(str::trim).filter(|tag| !tag.is_empty()).map(str::to_owned).collect()
 }
 
-impl Report {
-    pub(super) fn is_clean(&self) -> bool {
-        self.differs.is_empty() && self.refused.is_empty()
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [("differs", &self.differs), ("refused", &self.refused), ("not taken", &self.not_taken)];
-        for (what, lines) in parts {
-            lines.iter().try_for_each(|line| writeln!(f, "{what}: {line}"))?;
-        }
-        let [differ, refused, not_taken] = parts.map(|(_, lines)| lines.len());
-        let Self { changed, unchanged, .. } = self;
-        writeln!(
-            f,
-            "{changed} changed, {unchanged} as they were, {differ} differ, {refused} refused, {not_taken} not taken"
-        )
-    }
-}
-
-/// In RabbitMQ's format.
-pub(super) fn export(definitions: Definitions) -> Value {
-    let text = |octets: &bytes::Bytes| String::from_utf8_lossy(octets).into_owned();
-    let limits = |limits: &[(&str, Option<u64>)]| {
-        limits.iter().filter_map(|(name, value)| Some(((*name).to_owned(), json!((*value)?)))).collect::<Map<_, _>>()
-    };
-    let Definitions { vhosts, users, permissions, topic_permissions, policies, exchanges, queues, bindings, .. } =
-        definitions;
-    let vhost_limits = |vhost: &VhostDefinition| {
-        limits(&[("max-connections", vhost.max_connections), ("max-queues", vhost.max_queues)])
-    };
-    let parameters = vhosts.iter().filter(|vhost| !vhost_limits(vhost).is_empty()).map(|vhost| {
-        json!({"component": "vhost-limits", "name": "limits", "vhost": vhost.name, "value": vhost_limits(vhost)})
-    });
-    let (operators, policies): (Vec<_>, Vec<_>) = policies.iter().partition(|policy| policy.operator);
-    let operators = operators.into_iter().map(|it| {
-        let pairs = from_arguments(&it.definition).into_iter().map(|(name, value)| json!([name, value]));
-        let value = json!({
-            "pattern": it.pattern, "apply-to": it.apply_to, "priority": it.priority,
-            "definition": pairs.collect::<Vec<_>>(),
-        });
-        json!({"component": "operator_policy", "name": it.name, "vhost": it.vhost, "value": value})
-    });
-    let policies = policies.into_iter().map(|it| {
-        json!({
-            "vhost": it.vhost, "name": it.name, "pattern": it.pattern, "apply-to": it.apply_to,
-            "priority": it.priority, "definition": from_arguments(&it.definition),
-        })
-    });
-    let vhosts_json = vhosts.iter().map(|vhost| {
-        let limits: Vec<Value> = vhost_limits(vhost).into_iter().map(|(name, value)| json!([name, value])).collect();
-        let metadata = json!({"description": vhost.description, "tags": vhost.tags});
-        json!({"name": vhost.name, "limits": limits, "metadata": metadata})
-    });
-    let users = users.iter().map(|user| {
-        let algorithm = match user.algorithm() {
-            HashAlgorithm::RabbitSha256 => SHA256,
-            HashAlgorithm::RabbitSha512 => SHA512,
-            HashAlgorithm::Argon2id | HashAlgorithm::Unspecified => OWN_ALGORITHM,
-        };
-        json!({
-            "name": user.name, "password_hash": user.password_hash, "hashing_algorithm": algorithm, "tags": user.tags,
-            "limits": limits(&[("max-connections", user.max_connections), ("max-channels", user.max_channels)]),
-        })
-    });
-    let permissions = permissions.iter().map(
-        |it| json!({"user": it.user, "vhost": it.vhost, "configure": it.configure, "write": it.write, "read": it.read}),
-    );
-    let topic_permissions = topic_permissions.iter().map(|it| {
-        json!({
-            "user": it.user, "vhost": it.vhost, "exchange": text(&it.exchange), "write": it.write, "read": it.read,
-        })
-    });
-    let exchanges = exchanges.iter().map(|it| {
-        let mut exchange = json!({
-            "name": text(&it.name), "vhost": it.vhost, "type": it.r#type, "durable": it.durable,
-            "auto_delete": it.auto_delete, "arguments": from_arguments(&it.arguments),
-        });
-        if it.internal {
-            exchange["internal"] = true.into();
-        }
-        exchange
-    });
-    let queues = queues.iter().map(|it| {
-        let arguments = from_arguments(&it.arguments);
-        let kind = arguments.get("x-queue-type").and_then(Value::as_str).unwrap_or("classic").to_owned();
-        json!({
-            "name": text(&it.name), "vhost": it.vhost, "type": kind, "durable": it.durable,
-            "auto_delete": it.auto_delete, "arguments": arguments,
-        })
-    });
-    let bindings = bindings.iter().map(|it| {
-        json!({
-            "source": text(&it.source), "vhost": it.vhost, "destination": text(&it.destination),
-            "destination_type": if it.to_queue { "queue" } else { "exchange" },
-            "routing_key": text(&it.routing_key), "arguments": from_arguments(&it.arguments),
-        })
-    });
-    json!({
-        "product_name": "Understudy",
-        "product_version": env!("CARGO_PKG_VERSION"),
-        "vhosts": vhosts_json.collect::<Vec<_>>(),
-        "users": users.collect::<Vec<_>>(),
-        "permissions": permissions.collect::<Vec<_>>(),
-        "topic_permissions": topic_permissions.collect::<Vec<_>>(),
-        "parameters": parameters.chain(operators).collect::<Vec<_>>(),
-        "global_parameters": [],
-        "policies": policies.collect::<Vec<_>>(),
-        "exchanges": exchanges.collect::<Vec<_>>(),
-        "queues": queues.collect::<Vec<_>>(),
-        "bindings": bindings.collect::<Vec<_>>(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn planned(file: &Value) -> (Vec<String>, Vec<String>) {

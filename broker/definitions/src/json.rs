@@ -7,7 +7,7 @@ use understudy_protocol::{FieldTable, FieldValue};
 use understudy_record::ShortStr;
 
 /// `arguments`: a table without its length. Empty if it makes no sense.
-pub(super) fn from_arguments(arguments: &Bytes) -> Map<String, Value> {
+pub fn from_arguments(arguments: &Bytes) -> Map<String, Value> {
     let mut whole = u32::try_from(arguments.len()).unwrap_or(0).to_be_bytes().to_vec();
     whole.extend_from_slice(arguments);
     from_table(&FieldTable::from_bytes(&whole.into()).unwrap_or_default())
@@ -41,7 +41,7 @@ fn from_value(value: &FieldValue) -> Value {
 ///
 /// # Errors
 /// What stands in it that AMQP has no word for.
-pub(super) fn to_arguments(map: &Map<String, Value>) -> Result<Bytes, String> {
+pub fn to_arguments(map: &Map<String, Value>) -> Result<Bytes, String> {
     let whole = to_table(map)?.to_bytes();
     Ok(whole.slice(whole.len().min(4)..))
 }
