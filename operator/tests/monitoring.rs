@@ -82,6 +82,31 @@ fn every_alert_says_what_to_do() {
     }
 }
 
+/// In the documentation and from the README: files, and sections of Markdown.
+#[test]
+fn every_link_leads_somewhere() {
+    let sections = |path: &Path| -> BTreeSet<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
+    };
+    let pages = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for page in pages.chain([root().join("README.md")]).filter(|page| page.extension().is_some_and(|e| e == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("https://") {
+                continue;
+            }
+            links += 1;
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.display());
+            assert!(section.is_empty() || sections(&target).contains(section), "{}: {link}", page.display());
+        }
+    }
+    assert!(links > 60, "{links}");
+}
+
 /// Every word for machines that a condition may say has its line.
 #[test]
 fn every_reason_of_a_condition_is_explained() {
