@@ -63,6 +63,7 @@ async fn ready(State(health): State<Health>) -> impl IntoResponse {
     }
     let why = match &status.role {
         RoleStatus::Recovering => return (StatusCode::SERVICE_UNAVAILABLE, recovering(&health.shared)),
+        RoleStatus::Fenced => "fenced\n",
         RoleStatus::Outdated => "waiting for another build\n",
         RoleStatus::Ended => "ending\n",
         RoleStatus::Primary { .. } => "isolated: no client is served\n",

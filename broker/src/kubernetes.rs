@@ -46,7 +46,11 @@ impl Announcement {
             RoleStatus::Primary { .. } => "primary",
             RoleStatus::Backup { catch_up: Some(_), .. } => "catching-up",
             RoleStatus::Backup { primary: Some(_), .. } => "backup",
-            RoleStatus::Backup { .. } | RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => "idle",
+            RoleStatus::Backup { .. }
+            | RoleStatus::Recovering
+            | RoleStatus::Outdated
+            | RoleStatus::Fenced
+            | RoleStatus::Ended => "idle",
         };
         Self { role, epoch: (role == "primary").then_some(status.epoch) }
     }

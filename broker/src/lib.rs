@@ -7,17 +7,18 @@
 
 mod amqp;
 mod around;
+mod aside;
 mod checkpoint_thread;
 mod config;
 mod core_thread;
 mod elector;
+mod fence;
 mod http;
 mod inspect;
 mod journal_thread;
 mod kubernetes;
 mod lease_requests;
 mod metrics;
-mod outdated;
 mod parent;
 mod peers;
 mod resources;

@@ -19,16 +19,17 @@ use understudy_record::{Identity, ProcessId, ShortStr, StoreId};
 
 use crate::amqp::{Amqp, Authenticator, ClientCertificate, Doorway, Encryption, Failures, Logins};
 use crate::around::{Around, LogReads};
+use crate::aside::{Aside, stand_aside};
 use crate::checkpoint_thread::CheckpointHandle;
 use crate::config::{Clients, Config, LeasePlace};
 use crate::core_thread::CoreThread;
 use crate::elector::BackupElector;
+use crate::fence;
 use crate::http::Health;
 use crate::journal_thread::JournalHandle;
 use crate::kubernetes::Announcer;
 use crate::lease_requests::{self, LeaseRequests};
 use crate::metrics::Metrics;
-use crate::outdated;
 use crate::peers::{Bandwidth, ControlService, MAX_MESSAGE_BYTES, ReplicaService, Tls, Upstream, server_builder};
 use crate::resources::Sampler;
 
@@ -99,16 +100,27 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     // Taken for good only when the log has been read; a port that somebody else has is said before anything is touched.
     drop(ClientListeners::bind(&config.clients).await?);
 
+    let control = |shared, events, lease| ControlService {
+        cluster: config.cluster.clone(),
+        data_dir: config.data_dir.clone(),
+        started,
+        shared,
+        events,
+        lease,
+    };
+    if fence::is_set(&config.data_dir) {
+        let (lease, _) = lease_store(&config).await?;
+        tokio::spawn(pass_signals(events.clone()));
+        return stand_aside(Aside::Fenced, control(shared, events, lease), &tls, grpc, heartbeat, event_inbox).await;
+    }
     let (opening, progress) = (config.clone(), shared.clone());
     let opened = tokio::task::spawn_blocking(move || open_journal(&opening, &progress.recovery));
     let (journal, recovered) = match opened.await? {
         Err(error) if error.downcast_ref::<OpenError>().is_some_and(OpenError::needs_upgrade) => {
             let (lease, _) = lease_store(&config).await?;
             tokio::spawn(pass_signals(events.clone()));
-            let cluster = config.cluster.clone();
-            let control = ControlService { cluster, started, shared, events, lease };
-            let reason = format!("{error:#}");
-            return outdated::wait_for_upgrade(reason, control, &tls, grpc, heartbeat, event_inbox).await;
+            let why = Aside::Outdated(format!("{error:#}"));
+            return stand_aside(why, control(shared, events, lease), &tls, grpc, heartbeat, event_inbox).await;
         }
         opened => opened?,
     };
@@ -318,6 +330,7 @@ fn serve_peers(
     let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp, door, catch_ups);
     let control = ControlService {
         cluster: config.cluster.clone(),
+        data_dir: config.data_dir.clone(),
         started,
         shared: shared.clone(),
         events: events.clone(),

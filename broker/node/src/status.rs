@@ -71,6 +71,8 @@ pub enum RoleStatus {
     Recovering,
     /// Its build is too old for its log: it takes part in nothing.
     Outdated,
+    /// A person keeps it out: it takes part in nothing, and its log is not opened.
+    Fenced,
     Backup {
         primary: Option<Identity>,
         /// For how long no primary has been heard, and whether by a reset.
@@ -103,7 +105,7 @@ pub enum RoleStatus {
 impl NodeStatus {
     pub fn is_clean(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Fenced | RoleStatus::Ended => false,
             RoleStatus::Primary { .. } => true,
             RoleStatus::Backup { clean, .. } => *clean,
         }
@@ -112,7 +114,7 @@ impl NodeStatus {
     /// Serves, or follows as a member of the set: what a budget of disruptions may count on.
     pub fn is_ready(&self) -> bool {
         match &self.role {
-            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Ended => false,
+            RoleStatus::Recovering | RoleStatus::Outdated | RoleStatus::Fenced | RoleStatus::Ended => false,
             RoleStatus::Primary { isolated, .. } => !isolated,
             RoleStatus::Backup { primary, catch_up, .. } => {
                 primary.is_some() && catch_up.is_none() && self.in_sync.iter().any(|member| member.is(&self.me))
@@ -229,6 +231,11 @@ impl Shared {
             status.role = RoleStatus::Outdated;
             status.needs_upgrade = Some(reason);
         });
+    }
+
+    /// A person keeps this replica out: no core thread will ever say anything.
+    pub fn set_fenced(&self) {
+        self.status.send_modify(|status| status.role = RoleStatus::Fenced);
     }
 
     pub fn set_flow(&self, flow: Flow) {

@@ -1,5 +1,6 @@
 //! The `Control` service: what the operator and the command line see and ask for.
 
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use understudy_proto as wire;
 use understudy_record::Epoch;
 
 use super::{administration, convert};
+use crate::fence;
 use understudy_node::{AdminReply, ControlEvent, Event, LeaseEvent, Shared};
 
 /// Between two statuses at least, however fast things change: a watcher needs no more.
@@ -25,6 +27,7 @@ const HAND_OVER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct ControlService {
     pub(crate) cluster: String,
+    pub(crate) data_dir: PathBuf,
     pub(crate) started: Instant,
     pub(crate) shared: Arc<Shared>,
     pub(crate) events: mpsc::Sender<Event>,
@@ -91,6 +94,19 @@ impl wire::control_server::Control for ControlService {
             lease.map_err(|_| Status::deadline_exceeded("the Lease has not changed: see the primary's log"))??;
         let primary = lease.holder().map(|holder| holder.name.to_string()).unwrap_or_default();
         Ok(Response::new(wire::HandOverReply { epoch: lease.epoch().0, primary }))
+    }
+
+    async fn fence(&self, request: Request<wire::FenceRequest>) -> Result<Response<wire::FenceReply>, Status> {
+        let (directory, fenced) = (self.data_dir.clone(), request.into_inner().fenced);
+        let marked = tokio::task::spawn_blocking(move || fence::set(&directory, fenced)).await;
+        let changed = marked.map_err(|error| Status::internal(error.to_string()))?;
+        let changed = changed.map_err(|error| Status::internal(format!("the mark cannot be written: {error}")))?;
+        if changed {
+            tracing::warn!(fenced, "this process ends, and the next one is as a person has asked");
+            let sent = self.events.send(Event::Control(ControlEvent::Shutdown)).await;
+            sent.map_err(|_| Status::unavailable("the broker is ending"))?;
+        }
+        Ok(Response::new(wire::FenceReply {}))
     }
 
     async fn administer(

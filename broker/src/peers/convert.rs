@@ -300,6 +300,11 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
     match &status.role {
         // Older readers know no better word for one that cannot take part yet.
         RoleStatus::Recovering | RoleStatus::Outdated => to.set_role(wire::Role::Recovering),
+        RoleStatus::Fenced => {
+            to.set_role(wire::Role::Recovering);
+            to.fenced = true;
+            to.message = "fenced: a person keeps it out".into();
+        }
         RoleStatus::Ended => to.set_role(wire::Role::Ended),
         RoleStatus::Backup { primary, lost, catch_up, .. } => {
             to.set_role(match (primary, catch_up) {

@@ -15,6 +15,7 @@ mod deduplication;
 mod durability;
 mod exclusive_queues;
 mod failover;
+mod fencing;
 mod full_disk;
 mod harness;
 mod inspect;

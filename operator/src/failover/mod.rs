@@ -11,6 +11,7 @@ mod announce;
 mod catch_ups;
 mod definitions;
 mod endpoint;
+mod fencing;
 mod gauges;
 mod history;
 mod hold;

@@ -51,6 +51,7 @@ pub(crate) enum Command {
     Promote(wire::PromoteRequest),
     Follow(wire::FollowRequest),
     HandOver(wire::HandOverRequest),
+    Fence(wire::FenceRequest),
     /// All of these, in order, in as many requests as it takes.
     Administer(Vec<wire::AdminChange>),
 }
@@ -195,6 +196,11 @@ impl Peer {
                     let kind = PeerEventKind::HandedOver(result);
                     let _ = events.send(PeerEvent { name, at: Instant::now(), kind }).await; // nobody waits any more
                 }
+                Command::Fence(request) => match timeout(CALL_TIMEOUT, client.fence(request)).await {
+                    Ok(Ok(_)) => {}
+                    Ok(Err(status)) => tracing::warn!(%name, %status, "fence"),
+                    Err(_) => tracing::warn!(%name, "fence: no answer"),
+                },
                 Command::Administer(changes) => {
                     let kind = PeerEventKind::Administered(administer(client, changes).await);
                     let _ = events.send(PeerEvent { name, at: Instant::now(), kind }).await; // nobody waits any more

@@ -29,6 +29,7 @@ use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::definitions::Import;
 use super::endpoint::PrimaryAddress;
+use super::fencing::Fencing;
 use super::gauges::Gauges;
 use super::history::{Change, History};
 use super::moves::Removal;
@@ -136,6 +137,7 @@ pub(super) struct Task {
     pub(super) catch_ups: CatchUps,
     pub(super) gauges: Gauges,
     pub(super) import: Import,
+    pub(super) fencing: Fencing,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -192,6 +194,7 @@ impl Task {
             removing: false,
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
+            fencing: Fencing::default(),
             gauges: Gauges::new(&cluster.namespace, cluster.name.as_str()),
             import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
@@ -454,6 +457,7 @@ impl Task {
         self.publish_endpoint();
         self.adopt_lease();
         self.switch();
+        self.fence();
         self.hold_pods();
         self.import_definitions();
         self.roll();

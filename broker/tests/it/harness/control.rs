@@ -14,6 +14,11 @@ impl Broker {
         reply.map(|reply| (reply.primary, reply.epoch)).map_err(|status| status.message().to_owned())
     }
 
+    /// Keeps it out, or lets it in again: its process ends.
+    pub(crate) fn fence(&self, fenced: bool) {
+        self.control(async |mut control| control.fence(wire::FenceRequest { fenced }).await).unwrap();
+    }
+
     /// What it says of itself now.
     pub(crate) fn status(&self) -> Result<wire::Status, tonic::Status> {
         self.control(async |mut control| {

@@ -51,6 +51,10 @@ impl Control for Script {
         Err(Status::unimplemented("not in this script"))
     }
 
+    async fn fence(&self, _: Request<proto::FenceRequest>) -> Result<Response<proto::FenceReply>, Status> {
+        Err(Status::unimplemented("not in this script"))
+    }
+
     async fn administer(
         &self,
         _: Request<proto::AdministerRequest>,

@@ -1,5 +1,5 @@
-//! A process whose store belongs to a newer build: it opens nothing, follows nobody and serves no client. It says so to
-//! whoever asks, and stays until it is told to end, since another process of the same build could do no more.
+//! A process that stands aside: its store belongs to a newer build, or a person keeps it out. It opens nothing, follows nobody and
+//! serves no client. It says so to whoever asks, and stays until it is told to end, since another process could do no more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,21 +17,37 @@ use understudy_node::{ControlEvent, Event};
 /// How often it shows that it lives. A process that does not for 30 s is taken for stuck.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
+/// Why it does.
+pub(crate) enum Aside {
+    Outdated(String),
+    Fenced,
+}
+
 /// Until it is told to end.
 ///
 /// # Errors
 /// If it cannot even say so.
-pub(crate) async fn wait_for_upgrade(
-    reason: String,
+pub(crate) async fn stand_aside(
+    why: Aside,
     control: ControlService,
     tls: &Tls,
     grpc: TcpListener,
     heartbeat: Arc<AtomicU64>,
     mut inbox: mpsc::Receiver<Event>,
 ) -> anyhow::Result<()> {
-    tracing::error!("{reason}");
     let started: Instant = control.started;
-    control.shared.set_outdated(reason.clone());
+    let reason = match why {
+        Aside::Outdated(reason) => {
+            tracing::error!("{reason}");
+            control.shared.set_outdated(reason.clone());
+            reason
+        }
+        Aside::Fenced => {
+            tracing::warn!("fenced: this replica takes part in nothing until a person lets it in again");
+            control.shared.set_fenced();
+            "this replica is fenced".to_owned()
+        }
+    };
     let mut builder =
         server_builder().tls_config(tls.server()).context("--tls-dir does not hold a certificate and its key")?;
     let router = builder.add_service(ControlServer::new(control));
