@@ -9,6 +9,7 @@ mod everything;
 mod killed;
 mod lease_deleted;
 mod lost_node;
+mod manifests;
 mod mistakes;
 mod network;
 mod operator_away;
