@@ -14,9 +14,10 @@ COPY . .
 RUN --mount=type=cache,target=/usr/local/cargo/registry --mount=type=cache,target=/src/target \
     triple="$(rustc -vV | sed -n 's/^host: //p')" && \
     RUSTFLAGS='-C target-feature=+crt-static' cargo build --release --locked --target "$triple" \
-      -p understudy-broker --bin understudy-broker -p understudy-operator --bin understudy-operator && \
+      -p understudy-broker --bin understudy-broker -p understudy-operator --bin understudy-operator \
+      -p understudy-bench --bin understudy-bench && \
     mkdir -p /out/tmp && chmod 1777 /out/tmp && \
-    for part in broker operator; do \
+    for part in broker operator bench; do \
       objcopy --strip-debug "target/$triple/release/understudy-$part" "/out/understudy-$part"; \
     done && \
     printf 'root:x:0:0::/:/bin/false\nnonroot:x:65532:65532::/tmp:/bin/false\n' > /out/passwd
@@ -32,4 +33,6 @@ ENTRYPOINT ["/usr/local/bin/understudy-operator"]
 
 FROM base AS broker
 COPY --from=build /out/understudy-broker /usr/local/bin/understudy-broker
+# The load generator, for `kubectl understudy perf`.
+COPY --from=build /out/understudy-bench /usr/local/bin/understudy-bench
 ENTRYPOINT ["/usr/local/bin/understudy-broker"]

@@ -4,9 +4,17 @@
 mod admin;
 mod arguments;
 mod cluster_file;
+mod completion;
 mod control;
 mod demo;
 mod dev;
+#[cfg(test)]
+mod fake_api;
+mod kubernetes;
+mod logs;
+mod orders;
+mod perf;
+mod report;
 mod status;
 mod switchover;
 
@@ -18,7 +26,7 @@ fn main() -> ExitCode {
     match arguments::Arguments::parse().run() {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("understudy: {error:#}");
+            eprintln!("{}: {error:#}", arguments::bin_name());
             ExitCode::FAILURE
         }
     }

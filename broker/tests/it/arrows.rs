@@ -69,6 +69,7 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
         "understudy",
         &[
             "understudy-bench",
+            "understudy-crds",
             "understudy-definitions",
             "understudy-election",
             "understudy-lease",

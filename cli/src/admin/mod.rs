@@ -196,7 +196,7 @@ impl PlaceOptions {
     fn place(self) -> anyhow::Result<Place> {
         match (self.dir, self.cluster) {
             (Some(dir), None) => Ok(Place::Local(dir)),
-            (None, Some(name)) => Ok(Place::Kubernetes { namespace: self.namespace, name }),
+            (None, Some(name)) => Ok(Place::Kubernetes { reach: self.reach, name }),
             _ => bail!("say which cluster: --dir of an `understudy dev`, or --cluster with a BrokerCluster's name"),
         }
     }

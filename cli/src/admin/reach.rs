@@ -17,9 +17,11 @@ use tonic::transport::Channel;
 use understudy_proto::control_client::ControlClient;
 use understudy_proto::{self as proto, AdminChange, AdminOutcome};
 
+use crate::arguments::ReachOptions;
 use crate::cluster_file::ClusterFile;
 use crate::control::{self, Tls};
-use crate::status::{ask_all, broker_clusters};
+use crate::kubernetes::Kubernetes;
+use crate::status::ask_all;
 
 /// In one request: the broker takes no more than five times as many.
 const CHANGES_PER_REQUEST: usize = 200;
@@ -37,7 +39,7 @@ const GRPC_PORT: u16 = 7672;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Local(PathBuf),
-    Kubernetes { namespace: Option<String>, name: String },
+    Kubernetes { reach: ReachOptions, name: String },
 }
 
 struct Primary {
@@ -133,17 +135,16 @@ impl Place {
                 let (broker, _) = heard.max_by_key(|(_, epoch)| *epoch).context("no broker serves as primary now")?;
                 Ok(Primary { client: control::client(broker.grpc, &tls)?, _forward: None })
             }
-            Self::Kubernetes { namespace, name } => forwarded(namespace.as_deref(), name).await,
+            Self::Kubernetes { reach, name } => forwarded(reach, name).await,
         }
     }
 }
 
-async fn forwarded(namespace: Option<&str>, name: &str) -> anyhow::Result<Primary> {
-    let (clusters, namespace) = broker_clusters(namespace).await?;
-    let cluster = clusters.get_opt(name).await.with_context(|| format!("BrokerCluster {name} cannot be read"))?;
-    let cluster = cluster.with_context(|| format!("there is no BrokerCluster {name} in namespace {namespace}"))?;
-    let pod = cluster.data["status"]["primary"].as_str().context("no pod serves as primary now")?;
-    let secrets: Api<Secret> = Api::namespaced(kube::Client::try_default().await?, &namespace);
+async fn forwarded(reach: &ReachOptions, name: &str) -> anyhow::Result<Primary> {
+    let kubernetes = Kubernetes::reach(reach).await?;
+    let cluster = kubernetes.cluster(Some(name)).await?;
+    let pod = cluster.primary().context("no pod serves as primary now")?;
+    let secrets: Api<Secret> = kubernetes.api();
     let secret = format!("{name}-tls");
     let found = secrets.get(&secret).await.with_context(|| format!("the Secret {secret} cannot be read"))?;
     let field = |field: &str| {
@@ -151,13 +152,20 @@ async fn forwarded(namespace: Option<&str>, name: &str) -> anyhow::Result<Primar
         value.map(|value| value.0.clone()).with_context(|| format!("the Secret {secret} has no {field}"))
     };
     let tls = Tls::of(&field("ca.crt")?, &field("tls.crt")?, &field("tls.key")?);
-    let forward = forward(&namespace, pod).await?;
+    let forward = forward(reach, &kubernetes.namespace, pod).await?;
     Ok(Primary { client: control::client(forward.address, &tls)?, _forward: Some(forward) })
 }
 
-async fn forward(namespace: &str, pod: &str) -> anyhow::Result<Forward> {
+async fn forward(reach: &ReachOptions, namespace: &str, pod: &str) -> anyhow::Result<Forward> {
     let target = format!("pod/{pod}");
-    let mut child = Command::new("kubectl")
+    let mut command = Command::new("kubectl");
+    if let Some(context) = &reach.context {
+        command.arg("--context").arg(context);
+    }
+    if let Some(kubeconfig) = &reach.kubeconfig {
+        command.arg("--kubeconfig").arg(kubeconfig);
+    }
+    let mut child = command
         .args(["port-forward", "--namespace", namespace, "--address", "127.0.0.1", &target, &format!(":{GRPC_PORT}")])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

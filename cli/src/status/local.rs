@@ -8,6 +8,8 @@ use understudy_proto as proto;
 use understudy_record::Member;
 
 use super::summary::{CatchUp, Replica, Summary};
+#[cfg(test)]
+use super::tree::View;
 use crate::cluster_file::{BrokerEntry, ClusterFile};
 use crate::control::{self, Tls};
 use crate::dev::role_name;
@@ -78,8 +80,7 @@ fn summarize(file: &ClusterFile, answers: Vec<Result<proto::Status, String>>) ->
         publishers_blocked: primary.and_then(|(status, _)| not_empty(&status.publishers_blocked)),
         replicas: replicas.collect(),
         in_sync,
-        conditions: Vec::new(),
-        last_failover: None,
+        ..Summary::default()
     }
 }
 
@@ -169,19 +170,15 @@ mod tests {
         };
         let summary = summarize(&file(), vec![Ok(demoted_unawares), Ok(primary), Err("does not answer".into())]);
         expect![[r#"
-            Cluster   dev
-            Primary   dev-1, epoch 5
-            In sync   2 of 3: dev-1, garbled
-            Version   2
-            Confirms  held: 1 of 2 in sync
+            ! Confirms are held: 1 of 2 in sync
 
-            REPLICA  ROLE         IN-SYNC  POSITION  LAG  CATCH-UP  AMQP
-            dev-0    primary      no       4:90      -    -         127.0.0.1:5672
-            dev-1    primary      yes      5:120     -    -         127.0.0.1:5673
-            dev-2    unreachable  no       -         -    -         127.0.0.1:5674
-            dev-2: does not answer
+            dev  primary dev-1, epoch 5, version 2, 2 of 3 in sync, in sync too: garbled
+            ├── dev-0  primary      not in sync  at 4:90   127.0.0.1:5672
+            ├── dev-1  primary      in sync      at 5:120  127.0.0.1:5673
+            └── dev-2  unreachable  not in sync            127.0.0.1:5674
+                       does not answer
         "#]]
-        .assert_eq(&summary.to_text());
+        .assert_eq(&summary.to_text(&View::plain()));
     }
 
     #[test]
@@ -193,18 +190,15 @@ mod tests {
             proto::Status { alarms: Some(proto::Alarms { memory: None, disk }), ..status(proto::Role::Backup, 5, 120) };
         let summary = summarize(&file(), vec![Ok(primary), Ok(backup), Ok(status(proto::Role::Backup, 5, 120))]);
         expect![[r#"
-            Cluster   dev
-            Primary   dev-0, epoch 5
-            In sync   0 of 3: none
-            Publish   blocked: dev-1 is low on disk: 80 MB free, watermark 107 MB
+            ! Publishers are blocked: dev-1 is low on disk: 80 MB free, watermark 107 MB
 
-            REPLICA  ROLE     IN-SYNC  POSITION  LAG  CATCH-UP  AMQP
-            dev-0    primary  no       5:120     -    -         127.0.0.1:5672
-            dev-1    backup   no       5:120     0    -         127.0.0.1:5673
-            dev-2    backup   no       5:120     0    -         127.0.0.1:5674
-            dev-1 is low on disk: 80 MB free, watermark 107 MB
+            dev  primary dev-0, epoch 5, 0 of 3 in sync
+            ├── dev-0  primary  not in sync  at 5:120         127.0.0.1:5672
+            ├── dev-1  backup   not in sync  at 5:120  lag 0  127.0.0.1:5673
+            │          dev-1 is low on disk: 80 MB free, watermark 107 MB
+            └── dev-2  backup   not in sync  at 5:120  lag 0  127.0.0.1:5674
         "#]]
-        .assert_eq(&summary.to_text());
+        .assert_eq(&summary.to_text(&View::plain()));
         let json = serde_json::to_value(&summary).unwrap();
         assert_eq!((&json["publishersBlocked"], &json["replicas"][1]["alarms"][0]), (&low.into(), &low.into()));
     }

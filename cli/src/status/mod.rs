@@ -4,35 +4,42 @@
 mod kubernetes;
 mod local;
 mod summary;
+mod tree;
 mod watch;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use crate::arguments::StatusOptions;
-pub(crate) use kubernetes::broker_clusters;
+use crate::kubernetes::Kubernetes;
+pub(crate) use kubernetes::summarize;
 pub(crate) use local::ask_all;
-use summary::Summary;
 pub(crate) use summary::columns;
+pub(crate) use tree::View;
 
 pub(crate) async fn run(options: StatusOptions) -> anyhow::Result<ExitCode> {
+    let way = match &options.dir {
+        Some(_) => None,
+        None => Some(Kubernetes::reach(&options.reach).await?),
+    };
+    let look = async || match (&options.dir, &way) {
+        (Some(dir), _) => local::summary(dir).await,
+        (None, Some(kubernetes)) => kubernetes::summary(kubernetes, options.name.as_deref()).await,
+        (None, None) => anyhow::bail!("give a BrokerCluster's name, or --dir of an `understudy dev`"),
+    };
+    let view = || View { now: time::OffsetDateTime::now_utc(), colour: wants_colour(), failovers: options.failovers };
+    let summary = look().await?; // also before a watch: what can never be seen is an error, not a picture
     if options.watch {
-        look(&options).await?; // what can never be seen is an error, not a picture
-        watch::watch(async || look(&options).await).await?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let summary = look(&options).await?;
-    if options.json {
+        watch::watch(look, view).await?;
+    } else if options.as_json() {
         println!("{}", serde_json::to_string_pretty(&summary)?);
     } else {
-        print!("{}", summary.to_text());
+        print!("{}", summary.to_text(&view()));
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn look(options: &StatusOptions) -> anyhow::Result<Summary> {
-    match (&options.dir, &options.name) {
-        (Some(dir), _) => local::summary(dir).await,
-        (None, Some(name)) => kubernetes::summary(options.namespace.as_deref(), name).await,
-        (None, None) => anyhow::bail!("give a BrokerCluster's name, or --dir of an `understudy dev`"),
-    }
+/// On a terminal, unless the person has said otherwise (no-color.org).
+fn wants_colour() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -1,22 +1,26 @@
-//! `understudy status --watch`: the same look again and again. On a terminal the picture is drawn anew in place, with a bar for
-//! each replica; elsewhere each change is a line.
+//! `understudy status --watch`: the same look again and again. On a terminal the picture is drawn anew in place;
+//! elsewhere each change is a line.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use super::summary::{CatchUp, Replica, Summary};
+use super::summary::{CatchUp, Summary};
+use super::tree::View;
 
 /// Between two looks: people follow no faster, and a catch-up that takes less is over.
 const INTERVAL: Duration = Duration::from_millis(500);
 const BAR_CELLS: usize = 20;
 
 /// Until the process is stopped, or nobody reads any more. A look that fails is shown, and tried again.
-pub(super) async fn watch(mut look: impl AsyncFnMut() -> anyhow::Result<Summary>) -> anyhow::Result<()> {
+pub(super) async fn watch(
+    mut look: impl AsyncFnMut() -> anyhow::Result<Summary>,
+    view: impl Fn() -> View,
+) -> anyhow::Result<()> {
     let is_terminal = std::io::stdout().is_terminal();
     let mut shown = String::new();
     loop {
         let text = match look().await {
-            Ok(summary) if is_terminal => summary.to_picture(),
+            Ok(summary) if is_terminal => summary.to_text(&view()),
             Ok(summary) => summary.to_line(),
             Err(error) => format!("{error:#}\n"),
         };
@@ -41,18 +45,6 @@ fn erase(shown: &str) -> String {
 }
 
 impl Summary {
-    fn to_picture(&self) -> String {
-        let width = self.replicas.iter().map(|replica| replica.name.chars().count()).max().unwrap_or(0);
-        let mut text = self.to_text();
-        if !self.replicas.is_empty() {
-            text.push('\n');
-        }
-        for replica in &self.replicas {
-            text.push_str(&format!("{:width$}  {}\n", replica.name, replica.to_bar()));
-        }
-        text
-    }
-
     /// What changes, in one line.
     fn to_line(&self) -> String {
         let primary = self.primary.as_deref().unwrap_or("none");
@@ -72,21 +64,14 @@ impl Summary {
     }
 }
 
-impl Replica {
-    fn to_bar(&self) -> String {
-        match self.catch_up {
-            Some(catch_up) => {
-                let done = (catch_up.share() * BAR_CELLS as f64) as usize;
-                let bar = format!("{}{}", "#".repeat(done), ".".repeat(BAR_CELLS - done.min(BAR_CELLS)));
-                format!("[{bar}] {:>4}  {}", catch_up.percent(), catch_up.to_text())
-            }
-            None if self.in_sync => format!("[{}] in sync, {}", "#".repeat(BAR_CELLS), self.role),
-            None => format!("[{}] {}", " ".repeat(BAR_CELLS), self.role),
-        }
-    }
-}
-
 impl CatchUp {
+    /// `[######..............] 30 %`
+    pub(super) fn to_bar(self) -> String {
+        let done = (self.share() * BAR_CELLS as f64) as usize;
+        let bar = format!("{}{}", "#".repeat(done), ".".repeat(BAR_CELLS - done.min(BAR_CELLS)));
+        format!("[{bar}] {}", self.percent())
+    }
+
     /// 0 to 1, by what there is most to tell of.
     fn share(self) -> f64 {
         let pairs =
@@ -105,6 +90,7 @@ impl CatchUp {
 mod tests {
     use expect_test::expect;
 
+    use super::super::summary::Replica;
     use super::*;
 
     fn summary() -> Summary {
@@ -137,19 +123,6 @@ mod tests {
             ],
             ..Summary::default()
         }
-    }
-
-    #[test]
-    fn a_bar_for_each_replica() {
-        let picture = summary().to_picture();
-        let bars = picture.rsplit_once("\n\n").unwrap().1;
-        expect![[r#"
-            dev-0   [####################] in sync, primary
-            dev-1   [####################] in sync, backup
-            dev-2   [######..............] 30 %  3/10 queues, 120/400 messages, 12.0 MiB of 40.0 MiB, 5.0 MiB/s, 6 s left
-            dev-10  [                    ] unreachable
-        "#]]
-        .assert_eq(bars);
     }
 
     #[test]

@@ -13,13 +13,14 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use serde::Serialize;
 
-use crate::arguments::{ForceOptions, SwitchoverOptions};
+use crate::arguments::{ForceOptions, ReachOptions, SwitchoverOptions};
+use crate::kubernetes::Kubernetes;
 
 /// Which cluster, and how it is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Local(PathBuf),
-    Kubernetes { namespace: Option<String>, name: String },
+    Kubernetes { reach: ReachOptions, name: Option<String> },
 }
 
 /// Who is primary now, and what it took.
@@ -42,50 +43,51 @@ struct Consent {
 }
 
 pub(crate) async fn switchover(options: SwitchoverOptions) -> anyhow::Result<ExitCode> {
-    let (place, to) = place(options.dir, options.namespace, options.words)?;
+    let (place, to) = place(options.dir, options.reach, options.words, options.to)?;
     let consent = Consent { given: options.yes };
     let outcome = match (&place, &to, options.force) {
         (_, None, true) => bail!("--force needs the replica's name"),
         (Place::Local(dir), to, false) => local::switchover(dir, to.as_deref()).await?,
         (Place::Local(dir), Some(to), true) => local::force(dir, to, consent).await?,
-        (Place::Kubernetes { namespace, name }, to, false) => {
-            kubernetes::switchover(namespace.as_deref(), name, to.as_deref()).await?
+        (Place::Kubernetes { reach, name }, to, false) => {
+            kubernetes::switchover(&Kubernetes::reach(reach).await?, name.as_deref(), to.as_deref()).await?
         }
-        (Place::Kubernetes { namespace, name }, Some(to), true) => {
-            kubernetes::force(namespace.as_deref(), name, to, consent).await?
+        (Place::Kubernetes { reach, name }, Some(to), true) => {
+            kubernetes::force(&Kubernetes::reach(reach).await?, name.as_deref(), to, consent).await?
         }
     };
     outcome.print(options.json)
 }
 
 pub(crate) async fn force(options: ForceOptions) -> anyhow::Result<ExitCode> {
-    let (place, to) = place(options.dir, options.namespace, options.words)?;
+    let (place, to) = place(options.dir, options.reach, options.words, None)?;
     let Some(to) = to else { bail!("give the replica's name") };
     let consent = Consent { given: options.yes };
     let outcome = match place {
         Place::Local(dir) => local::force(&dir, &to, consent).await?,
-        Place::Kubernetes { namespace, name } => kubernetes::force(namespace.as_deref(), &name, &to, consent).await?,
+        Place::Kubernetes { reach, name } => {
+            kubernetes::force(&Kubernetes::reach(&reach).await?, name.as_deref(), &to, consent).await?
+        }
     };
     outcome.print(options.json)
 }
 
-/// With `--dir` the first word is the replica, else the BrokerCluster.
+/// With `--dir` the first word is the replica, else the BrokerCluster; `to` may be an option instead.
 fn place(
     dir: Option<PathBuf>,
-    namespace: Option<String>,
+    reach: ReachOptions,
     words: Vec<String>,
+    to: Option<String>,
 ) -> anyhow::Result<(Place, Option<String>)> {
     let mut words = words.into_iter();
     let place = match dir {
         Some(dir) => Place::Local(dir),
-        None => match words.next() {
-            Some(name) => Place::Kubernetes { namespace, name },
-            None => bail!("give a BrokerCluster's name, or --dir of an `understudy dev`"),
-        },
+        None => Place::Kubernetes { reach, name: words.next() },
     };
-    let to = words.next();
+    let word = words.next();
     ensure!(words.next().is_none(), "with --dir there is one name at most, that of the replica");
-    Ok((place, to))
+    ensure!(word.is_none() || to.is_none(), "the replica is named twice: as a word, and with --to");
+    Ok((place, word.or(to)))
 }
 
 impl Outcome {
@@ -146,15 +148,23 @@ mod tests {
 
     #[test]
     fn the_first_word_is_a_cluster_or_with_a_directory_the_replica() {
-        let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-        let orders = || Place::Kubernetes { namespace: None, name: "orders".into() };
+        let place = |dir: Option<&str>, to: Option<&str>, words: &[&str]| {
+            let words = words.iter().map(|word| (*word).to_owned()).collect();
+            place(dir.map(Into::into), ReachOptions::default(), words, to.map(str::to_owned))
+        };
+        let named =
+            |name: Option<&str>| Place::Kubernetes { reach: ReachOptions::default(), name: name.map(str::to_owned) };
+        let (orders, heir) = (|| named(Some("orders")), || Some("orders-1".to_owned()));
         let dir = || Place::Local("d".into());
-        assert_eq!(place(None, None, words(&["orders"])).unwrap(), (orders(), None));
-        assert_eq!(place(None, None, words(&["orders", "orders-1"])).unwrap(), (orders(), Some("orders-1".into())));
-        assert_eq!(place(Some("d".into()), None, words(&[])).unwrap(), (dir(), None));
-        assert_eq!(place(Some("d".into()), None, words(&["dev-1"])).unwrap(), (dir(), Some("dev-1".into())));
-        assert!(place(Some("d".into()), None, words(&["dev", "dev-1"])).is_err());
-        assert!(place(None, None, words(&[])).is_err());
+        assert_eq!(place(None, None, &["orders"]).unwrap(), (orders(), None));
+        assert_eq!(place(None, None, &["orders", "orders-1"]).unwrap(), (orders(), heir()));
+        assert_eq!(place(None, Some("orders-1"), &["orders"]).unwrap(), (orders(), heir()));
+        assert_eq!(place(None, Some("orders-1"), &[]).unwrap(), (named(None), heir()));
+        assert_eq!(place(None, None, &[]).unwrap(), (named(None), None));
+        assert_eq!(place(Some("d"), None, &[]).unwrap(), (dir(), None));
+        assert_eq!(place(Some("d"), None, &["dev-1"]).unwrap(), (dir(), Some("dev-1".into())));
+        assert!(place(Some("d"), None, &["dev", "dev-1"]).is_err());
+        assert!(place(None, Some("orders-1"), &["orders", "orders-1"]).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod apply;
 mod everything;
 mod killed;
+mod kubectl;
 mod lease_deleted;
 mod lost_node;
 mod manifests;
