@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours programs fuzz fmt fmt-check lint generate build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours programs fuzz fmt fmt-check lint generate manifests manifests-check monitoring-check build release up down e2e bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,8 +74,22 @@ fmt-check: need ## Fails where the format is not the house's
 lint: need ## Clippy; warnings are errors in CI
 	$(CARGO) clippy --workspace --all-targets --locked --quiet -- $(if $(CI),-D warnings,)
 
-generate: need ## The CRD's YAML, from its Rust types
+generate: need ## The CRD's YAML, docs/reference.md and what the Helm chart has of both, from the Rust types
 	UPDATE_EXPECT=1 $(CARGO) test --locked --quiet -p understudy-crds
+	UPDATE_EXPECT=1 $(CARGO) test --locked --quiet -p understudy-operator --test manifests the_chart
+
+# Assigned first, so that a tool that is not to be had ends it.
+MANIFESTS = export KUSTOMIZE HELM; KUSTOMIZE=$$(tools/need-go-tool kustomize) && HELM=$$(tools/need-go-tool helm) && \
+	$(CARGO) test --locked --quiet -p understudy-operator --test manifests -- --include-ignored
+
+manifests: generate ## manifests/install.yaml, from the kustomize base
+	@export UPDATE_EXPECT=1; $(MANIFESTS) the_one_file
+
+manifests-check: need ## kustomize, the one file and the Helm chart render the same objects, and Kubernetes knows each field
+	@$(MANIFESTS)
+
+monitoring-check: release ## Metrics, alerts and dashboard, by promtool, against brokers that run here
+	manifests/monitoring/check target/release/understudy
 
 build: need ## A debug build
 	$(CARGO) build --workspace --locked

@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
-use tonic::transport::server::TcpIncoming;
+use tokio::sync::{mpsc, oneshot};
 use understudy_proto::control_server::ControlServer;
 
 use crate::peers::{ControlService, Tls, server_builder};
@@ -16,6 +14,9 @@ use understudy_node::{ControlEvent, Event};
 
 /// How often it shows that it lives. A process that does not for 30 s is taken for stuck.
 const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// Answers that are on their way get so long.
+const LAST_WORDS: Duration = Duration::from_millis(300);
 
 /// Why it does.
 pub(crate) enum Aside {
@@ -48,10 +49,10 @@ pub(crate) async fn stand_aside(
             "this replica is fenced".to_owned()
         }
     };
-    let mut builder =
-        server_builder().tls_config(tls.server()).context("--tls-dir does not hold a certificate and its key")?;
-    let router = builder.add_service(ControlServer::new(control));
-    tokio::spawn(router.serve_with_incoming(TcpIncoming::from(grpc).with_nodelay(Some(true))));
+    let router = server_builder().add_service(ControlServer::new(control));
+    let (end, ends) = oneshot::channel::<()>();
+    let served = router.serve_with_incoming_shutdown(tls.incoming(grpc), async { _ = ends.await });
+    let served = tokio::spawn(served);
     let mut tick = tokio::time::interval(HEARTBEAT);
     loop {
         tokio::select! {
@@ -62,9 +63,13 @@ pub(crate) async fn stand_aside(
                 Some(Event::Control(ControlEvent::ReadDefinitions { reply, .. })) => {
                     _ = reply.send(Err(reason.clone()));
                 }
-                Some(Event::Control(ControlEvent::Shutdown)) | None => return Ok(()),
+                Some(Event::Control(ControlEvent::Shutdown)) | None => break,
                 Some(_) => {}
             },
         }
     }
+    // Whoever asked for it is answered; who watches would watch for ever.
+    drop(end);
+    _ = tokio::time::timeout(LAST_WORDS, served).await;
+    Ok(())
 }

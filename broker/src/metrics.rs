@@ -3,8 +3,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-use prometheus::{Encoder, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Encoder, Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+};
 use understudy_record::{Frame, ReplicaName};
 use understudy_replication::{CatchUpProgress, PrimaryMessage};
 
@@ -16,6 +19,10 @@ pub(crate) struct Metrics {
     pub(crate) relayed_connections: IntCounter,
     pub(crate) refused_logins: IntCounter,
     pub(crate) unread_connections: IntCounter,
+    pub(crate) published: IntCounter,
+    pub(crate) confirmed: IntCounter,
+    pub(crate) delivered: IntCounter,
+    pub(crate) confirm_seconds: Histogram,
     primary: IntGauge,
     epoch: IntGauge,
     last_index: IntGauge,
@@ -23,7 +30,7 @@ pub(crate) struct Metrics {
     committed_index: IntGauge,
     in_sync: IntGauge,
     confirms_held: IntGauge,
-    journal_stalled_ms: IntGauge,
+    journal_stalled: Gauge,
     messages_ready: IntGauge,
     messages_unacknowledged: IntGauge,
     remembered_keys: IntGauge,
@@ -77,6 +84,18 @@ impl Metrics {
             registry.register(Box::new(vector.clone()))?;
             Ok(vector)
         };
+        let journal_stalled =
+            Gauge::new("journal_stalled_seconds", "How long the present batch has been on its way to disk")?;
+        registry.register(Box::new(journal_stalled.clone()))?;
+        // From a quarter of a millisecond to 16 s.
+        let confirm_seconds = Histogram::with_opts(
+            HistogramOpts::new(
+                "confirm_seconds",
+                "From a publish to its confirm; of each channel one at a time is timed",
+            )
+            .buckets(prometheus::exponential_buckets(0.00025, 2.0, 17)?),
+        )?;
+        registry.register(Box::new(confirm_seconds.clone()))?;
         Ok(Self {
             connections: gauge("connections", "AMQP connections served by this broker")?,
             relayed_connections: counter("relayed_connections_total", "AMQP connections relayed to the primary")?,
@@ -85,6 +104,10 @@ impl Metrics {
                 "unread_connections_total",
                 "AMQP connections dropped because the client took nothing of what waited for it",
             )?,
+            published: counter("messages_published_total", "Messages that clients of this broker have published")?,
+            confirmed: counter("messages_confirmed_total", "Messages whose publishers have been sent a confirm")?,
+            delivered: counter("messages_delivered_total", "Messages sent to clients, each time counted")?,
+            confirm_seconds,
             primary: gauge("primary", "1 if this replica is the primary")?,
             epoch: gauge("epoch", "The highest epoch this replica has made durable")?,
             last_index: gauge("last_index", "Index of the last record in this replica's log")?,
@@ -92,10 +115,7 @@ impl Metrics {
             committed_index: gauge("committed_index", "Index up to which this replica knows the log to be committed")?,
             in_sync: gauge("in_sync_replicas", "Members of the in-sync set as this replica knows it")?,
             confirms_held: gauge("confirms_held", "1 if publishers get no confirms; the log and the status say why")?,
-            journal_stalled_ms: gauge(
-                "journal_stalled_milliseconds",
-                "How long the present batch has been on its way to disk",
-            )?,
+            journal_stalled,
             messages_ready: gauge("messages_ready", "Messages ready for delivery")?,
             messages_unacknowledged: gauge("messages_unacknowledged", "Messages delivered and not acknowledged")?,
             queues: gauge("queues", "Queues")?,
@@ -190,7 +210,7 @@ impl Metrics {
         self.durable_index.set(number(status.durable.index.0));
         self.committed_index.set(number(status.committed.0));
         self.in_sync.set(number(status.in_sync.len() as u64));
-        self.journal_stalled_ms.set(number(status.journal_stalled_ms));
+        self.journal_stalled.set(Duration::from_millis(status.journal_stalled_ms).as_secs_f64());
         self.cluster_version.set(status.cluster_version.0.into());
         self.needs_upgrade.set(status.needs_upgrade.is_some().into());
         self.memory_alarm.set(usage.alarms.memory.is_some().into());

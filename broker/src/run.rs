@@ -8,7 +8,6 @@ use anyhow::{Context, anyhow};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tonic::transport::server::TcpIncoming;
 use understudy_journal::{DirStorage, Journal, OpenError, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
 use understudy_node::{ControlEvent, Event, Node, Rebuild, Recovered, Shared};
@@ -74,6 +73,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let started = Instant::now();
     let handle = tokio::runtime::Handle::current();
     let tls = Tls::read(&config.tls_dir)?;
+    tokio::spawn(tls.clone().keep_up());
     let metrics = Arc::new(Metrics::new()?);
     let amqps = match &config.clients.tls {
         Some(tls) => {
@@ -178,7 +178,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
         uploads: Arc::default(),
         reader,
     });
-    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups)?;
+    serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups);
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
     let elector = BackupElector {
         config: config.clone(),
@@ -325,7 +325,7 @@ fn serve_peers(
     lease: &Arc<dyn LeaseStore>,
     amqp: &Arc<Amqp>,
     catch_ups: Arc<Bandwidth>,
-) -> anyhow::Result<()> {
+) {
     let (door, amqp) = (shared.door.subscribe(), amqp.clone());
     let replica = ReplicaService::new(config.cluster.clone(), events.clone(), amqp, door, catch_ups);
     let control = ControlService {
@@ -339,17 +339,13 @@ fn serve_peers(
     let replica = ReplicaServer::new(replica)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let tls = tls.server();
-    let tls = server_builder().tls_config(tls).context("--tls-dir does not hold a certificate and its key")?;
-    // Acknowledgements and records are small and must not wait for one another.
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let router = { tls }.add_service(replica).add_service(ControlServer::new(control));
+    let incoming = tls.incoming(listener);
+    let router = server_builder().add_service(replica).add_service(ControlServer::new(control));
     tokio::spawn(async move {
         if let Err(error) = router.serve_with_incoming(incoming).await {
             tracing::error!("the gRPC server ended: {error}");
         }
     });
-    Ok(())
 }
 
 /// SIGTERM and SIGINT mean: leave in good order.

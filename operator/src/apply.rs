@@ -1,6 +1,7 @@
 //! Step 4: makes the API server's objects those that were built, by server-side apply, and writes nothing that is there
 //! already. Needs a client. Its result, [`Applied`], is the only thing the status may say of the objects.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -22,6 +23,8 @@ const GONE_AFTER_LOOKS: u32 = 100;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Applied {
     pub tls: TlsMaterial,
+    /// As [`Built`] has it.
+    pub certificates_end: BTreeMap<&'static str, i64>,
     pub workload: Workload,
 }
 
@@ -79,12 +82,13 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
         tracing::info!(cluster = %cluster.name, namespace = %cluster.namespace, written, "objects written");
     }
     crate::metrics::OBJECTS_WRITTEN.inc_by(u64::from(written));
-    Ok(Applied { tls: built.tls, workload })
+    Ok(Applied { tls: built.tls, certificates_end: built.certificates_end, workload })
 }
 
 /// What [`apply`] would return if it changed nothing: for a cluster whose reconciliation is paused.
 pub(crate) fn leave_alone(built: Built, set: Option<StatefulSet>) -> Applied {
-    Applied { tls: built.tls, workload: set.map(read_workload).unwrap_or_default() }
+    let workload = set.map(read_workload).unwrap_or_default();
+    Applied { tls: built.tls, certificates_end: built.certificates_end, workload }
 }
 
 async fn apply_one(
@@ -102,7 +106,11 @@ async fn apply_one(
             source: Box::new(source),
         }
     };
-    let live = api.get_opt(name).await.map_err(failed("read"))?;
+    let live = match api.get_opt(name).await {
+        // Where nobody has defined its kind the answer is no API object.
+        Err(kube::Error::Api(status)) if status.code == 404 => None,
+        live => live.map_err(failed("read"))?,
+    };
     if let Some(live) = &live {
         match check_owner(cluster, prepared, live) {
             // Somebody else's of that name is nothing of ours to remove.

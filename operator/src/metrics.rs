@@ -2,7 +2,9 @@
 
 use std::sync::LazyLock;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, TextEncoder,
+};
 
 pub(crate) static RECONCILES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("understudy_operator_reconciles_total", "Reconciliations, by outcome (ok, invalid, failed).", "outcome")
@@ -60,10 +62,63 @@ pub(crate) static CATCH_UP_RATE: LazyLock<IntGaugeVec> = LazyLock::new(|| {
     replica_gauges("understudy_operator_catch_up_bytes_per_second", "How fast a replica fetches what it lacks.")
 });
 
-/// Present while a replica catches up.
+pub(crate) static CLUSTER_CONDITION: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    let help = "1 while a cluster's condition is True, 0 while it is False or Unknown.";
+    gauges("understudy_operator_cluster_condition", help, &["namespace", "cluster", "condition"])
+});
+
+pub(crate) static CLUSTER_EPOCH: LazyLock<IntGaugeVec> =
+    LazyLock::new(|| cluster_gauges("understudy_operator_cluster_epoch", "The cluster's epoch, as its Lease has it."));
+
+pub(crate) static CLUSTER_IN_SYNC: LazyLock<IntGaugeVec> =
+    LazyLock::new(|| cluster_gauges("understudy_operator_cluster_in_sync_replicas", "Members of the in-sync set."));
+
+pub(crate) static CLUSTER_MIN_IN_SYNC: LazyLock<IntGaugeVec> =
+    LazyLock::new(|| cluster_gauges("understudy_operator_cluster_min_in_sync_replicas", "The cluster's minInSync."));
+
+pub(crate) static REPLICA_IN_SYNC: LazyLock<IntGaugeVec> =
+    LazyLock::new(|| replica_gauges("understudy_operator_replica_in_sync", "1 if a replica is in the in-sync set."));
+
+pub(crate) static REPLICA_PRIMARY: LazyLock<IntGaugeVec> =
+    LazyLock::new(|| replica_gauges("understudy_operator_replica_primary", "1 if the Lease names this replica."));
+
+pub(crate) static REPLICA_LAG: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    replica_gauges("understudy_operator_replica_lag_records", "Records of the primary's log that a replica lacks.")
+});
+
+pub(crate) static FAILOVERS: LazyLock<IntCounterVec> = LazyLock::new(|| {
+    let help = "Changes of primary that this operator has seen, hand-overs included, by reason.";
+    let labels = ["namespace", "cluster", "reason"];
+    let counters = IntCounterVec::new(Opts::new("understudy_operator_failovers_total", help), &labels);
+    registered(counters.expect("a constant name is valid"))
+});
+
+/// From 1 ms to 16 s.
+pub(crate) static FAILOVER_SECONDS: LazyLock<HistogramVec> = LazyLock::new(|| {
+    let help =
+        "What a change of primary took, by part: detect, elect, promote, and route, which goes on beside promote.";
+    let options = HistogramOpts::new("understudy_operator_failover_seconds", help);
+    let buckets = prometheus::exponential_buckets(0.001, 2.0, 15).expect("constant buckets are valid");
+    let histograms = HistogramVec::new(options.buckets(buckets), &["namespace", "cluster", "part"]);
+    registered(histograms.expect("a constant name is valid"))
+});
+
+pub(crate) static CERTIFICATE_EXPIRY: LazyLock<IntGaugeVec> = LazyLock::new(|| {
+    let help = "When a certificate of the operator's making ends, in seconds since 1970, by its Secret.";
+    gauges("understudy_operator_certificate_expiry_seconds", help, &["namespace", "cluster", "which"])
+});
+
+fn cluster_gauges(name: &str, help: &str) -> IntGaugeVec {
+    gauges(name, help, &["namespace", "cluster"])
+}
+
+fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    registered(IntGaugeVec::new(Opts::new(name, help), labels).expect("a constant name is valid"))
+}
+
+/// Some are there only while a replica catches up.
 fn replica_gauges(name: &str, help: &str) -> IntGaugeVec {
-    let gauges = IntGaugeVec::new(Opts::new(name, help), &["namespace", "cluster", "replica"]);
-    registered(gauges.expect("a constant name is valid"))
+    gauges(name, help, &["namespace", "cluster", "replica"])
 }
 
 fn counter(name: &str, help: &str) -> IntCounter {
@@ -82,4 +137,46 @@ fn registered<C: prometheus::core::Collector + Clone + 'static>(collector: C) ->
 /// Everything, as text.
 pub(crate) fn render() -> String {
     TextEncoder::new().encode_to_string(&prometheus::gather()).unwrap_or_else(|error| format!("# {error}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// For `make monitoring-check`, which names a file in `UNDERSTUDY_OPERATOR_METRICS`: a scrape on which everything has happened.
+    #[test]
+    fn each_metric_has_a_help_text_and_is_the_operators() {
+        for counters in [&RECONCILES, &ELECTIONS] {
+            counters.with_label_values(&["ok"]).inc_by(0);
+        }
+        for counter in [&OBJECTS_WRITTEN, &STATUS_WRITTEN, &CATCH_UPS] {
+            counter.inc_by(0);
+        }
+        LazyLock::force(&CLUSTERS);
+        LazyLock::force(&ELECTION_SECONDS);
+        LazyLock::force(&LEADS);
+        SWITCHOVERS.with_label_values(&["requested", "done"]).inc_by(0);
+        FAILOVERS.with_label_values(&["shop", "scraped", "PrimaryGone"]).inc_by(0);
+        FAILOVER_SECONDS.with_label_values(&["shop", "scraped", "detect"]).observe(0.02);
+        for gauges in [&CATCH_UP_BYTES_REMAINING, &CATCH_UP_MESSAGES_REMAINING, &CATCH_UP_RATE] {
+            gauges.with_label_values(&["shop", "scraped", "scraped-0"]).set(0);
+        }
+        for gauges in [&REPLICA_IN_SYNC, &REPLICA_LAG, &REPLICA_PRIMARY, &CLUSTER_CONDITION, &CERTIFICATE_EXPIRY] {
+            gauges.with_label_values(&["shop", "scraped", "any"]).set(0);
+        }
+        for gauges in [&CLUSTER_EPOCH, &CLUSTER_IN_SYNC, &CLUSTER_MIN_IN_SYNC] {
+            gauges.with_label_values(&["shop", "scraped"]).set(0);
+        }
+        let text = render();
+        let metrics: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        assert_eq!(metrics.len(), 22, "{metrics:#?}");
+        for metric in metrics {
+            let name = metric.split(' ').next().unwrap_or_default();
+            assert!(name.starts_with("understudy_operator_"), "{name}");
+            assert!(text.contains(&format!("# HELP {name} ")), "{name}");
+        }
+        if let Ok(file) = std::env::var("UNDERSTUDY_OPERATOR_METRICS") {
+            std::fs::write(&file, text).unwrap();
+        }
+    }
 }

@@ -233,3 +233,12 @@ fn probes_are_local() {
         assert!(container[probe]["httpGet"].get("host").is_none());
     }
 }
+
+#[test]
+fn it_is_known_when_each_certificate_ends() {
+    let ends = built(serde_json::json!({"clients": {"tls": {}}}), &Observed::default()).certificates_end;
+    let day = |which| ends[which] / 86_400;
+    assert_eq!([day("ca"), day("tls"), day("client-ca"), day("client-tls")], [3650, 365, 3650, 365]);
+    let names: Vec<_> = built(serde_json::json!({}), &Observed::default()).certificates_end.into_keys().collect();
+    assert_eq!(names, ["ca", "tls"]);
+}

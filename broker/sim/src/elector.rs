@@ -69,7 +69,7 @@ impl Sight {
 /// What a replica says of itself to an elector; `None`: it reads its log still, or is done.
 pub(crate) fn report(status: &NodeStatus, now: Duration) -> Option<Report> {
     let role = match &status.role {
-        RoleStatus::Recovering | RoleStatus::Ended | RoleStatus::Outdated => return None,
+        RoleStatus::Recovering | RoleStatus::Ended | RoleStatus::Outdated | RoleStatus::Fenced => return None,
         RoleStatus::Primary { .. } => {
             Role::Primary { epoch: status.epoch, stalled_for: Duration::from_millis(status.journal_stalled_ms) }
         }

@@ -23,6 +23,7 @@ use understudy_record::Body;
 use super::gets::Gets;
 use super::large::{self, Streaming};
 use super::socket::{Untaken, Written, part, read_some, sleep_until, write_all_of, write_some};
+use super::traffic::Traffic;
 use super::{Amqp, Peer, convert};
 use understudy_node::{ClientEvent, Flow, Outbox, Outgoing, Upload, effect_cost};
 
@@ -56,6 +57,7 @@ pub(super) struct Connection {
     /// Where among them the first publish is.
     first_publish: Option<usize>,
     gets: Gets,
+    traffic: Traffic,
     /// It has ever published, or begun to: it is told when publishers must wait.
     is_publisher: bool,
     outbox: Outbox,
@@ -86,6 +88,7 @@ impl Connection {
             upload: Arc::new(Upload::beside(&amqp.uploads)),
         };
         Self {
+            traffic: Traffic::new(amqp.metrics.clone()),
             amqp,
             peer,
             id,
@@ -283,6 +286,7 @@ impl Connection {
                     self.hand_over().await;
                     let channel = understudy_core::ChannelId(channel.0);
                     self.gets.forget(channel);
+                    self.traffic.forget(channel);
                     _ = self.amqp.clients.send(ClientEvent::ChannelFailed { id: self.id, channel }).await;
                 }
                 Event::UpdateSecret { .. } => {
@@ -296,8 +300,10 @@ impl Connection {
     }
 
     fn push(&mut self, channel: ChannelId, command: Command) {
+        let channel = understudy_core::ChannelId(channel.0);
         self.gets.note_read(&command);
-        self.commands.push((understudy_core::ChannelId(channel.0), command));
+        self.traffic.note_read(channel, &command);
+        self.commands.push((channel, command));
     }
 
     /// The first `count` of the commands.
@@ -468,6 +474,7 @@ impl Connection {
                 for effect in effects.by_ref() {
                     bytes += effect_cost(&effect);
                     self.gets.note_answered(effect.channel, &effect.kind);
+                    self.traffic.note_sent(effect.channel, &effect.kind);
                     let channel = ChannelId(effect.channel.0);
                     match convert::send(&mut self.protocol, now, channel, effect.kind) {
                         Ok(None) => {}

@@ -10,6 +10,7 @@ mod login;
 mod peer;
 mod socket;
 mod tls;
+mod traffic;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -29,5 +29,6 @@ mod selective;
 mod storage;
 mod switchover;
 mod tls;
+mod traffic;
 mod transactions;
 mod versions;

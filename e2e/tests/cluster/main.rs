@@ -10,6 +10,7 @@ mod killed;
 mod kubectl;
 mod lease_deleted;
 mod lost_node;
+mod manifests;
 mod mistakes;
 mod network;
 mod operator_away;

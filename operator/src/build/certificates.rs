@@ -33,9 +33,9 @@ const ISSUER_ANNOTATION: &str = "understudy.dev/issuer";
 /// On the certificate's Secret: the names it was issued for.
 const HOSTS_ANNOTATION: &str = "understudy.dev/hosts";
 
-const AUTHORITY_CERTIFICATE: &str = "ca.crt";
+pub(super) const AUTHORITY_CERTIFICATE: &str = "ca.crt";
 const AUTHORITY_KEY: &str = "ca.key";
-const CERTIFICATE: &str = "tls.crt";
+pub(super) const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
 /// What a gRPC connection to a broker needs, as PEM.

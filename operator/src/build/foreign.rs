@@ -26,7 +26,9 @@ pub(super) fn certificate(cluster: &ValidatedCluster) -> Prepared {
 pub(super) fn pod_monitor(cluster: &ValidatedCluster) -> Prepared {
     let names = Names::of(&cluster.name);
     let spec = cluster.pod_monitor.as_ref().map(|PodMonitor { interval, .. }| {
-        let mut endpoint = json!({"port": "http", "path": "/metrics"});
+        // The alerts and the dashboard want the cluster's name.
+        let relabelings = json!([{"targetLabel": "cluster", "replacement": cluster.name.as_str()}]);
+        let mut endpoint = json!({"port": "http", "path": "/metrics", "relabelings": relabelings});
         if let Some(interval) = interval {
             endpoint["interval"] = interval.clone().into();
         }

@@ -6,12 +6,15 @@ mod certificates;
 mod credentials;
 mod disruption_budget;
 mod endpoint_slice;
+mod expiry;
 mod foreign;
 mod network_policy;
 mod overlay;
 mod pod;
 mod service;
 mod stateful_set;
+
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
@@ -58,6 +61,8 @@ pub struct Built {
     pub objects: Vec<Prepared>,
     /// What the operator itself needs to speak to the brokers.
     pub tls: TlsMaterial,
+    /// When the certificates end that the operator has made, in seconds since 1970: `ca`, `tls`, `client-ca`, `client-tls`.
+    pub certificates_end: BTreeMap<&'static str, i64>,
     /// Volume claims that are smaller than the spec says: name and new size.
     pub claims_to_grow: Vec<(String, String)>,
 }
@@ -85,6 +90,10 @@ pub fn build(
     let cluster = &target.cluster;
     let names = Names::of(&cluster.name);
     let certificates = certificates::build(cluster, observed, now)?;
+    let mut certificates_end = expiry::of(&[
+        ("ca", &certificates.authority_secret, certificates::AUTHORITY_CERTIFICATE),
+        ("tls", &certificates.tls_secret, certificates::CERTIFICATE),
+    ]);
     let mut objects = vec![
         prepare(&access::service_account(cluster), Mode::Apply)?,
         prepare(&access::role(cluster), Mode::Apply)?,
@@ -102,6 +111,10 @@ pub fn build(
         && tls.issuer.is_none()
     {
         let for_clients = certificates::for_clients(cluster, observed, now)?;
+        certificates_end.extend(expiry::of(&[
+            ("client-ca", &for_clients.authority_secret, certificates::AUTHORITY_CERTIFICATE),
+            ("client-tls", &for_clients.tls_secret, certificates::CERTIFICATE),
+        ]));
         objects.push(prepare(&for_clients.authority_secret, Mode::Apply)?);
         objects.push(prepare(&for_clients.tls_secret, Mode::Apply)?);
     }
@@ -117,7 +130,8 @@ pub fn build(
     objects.push(prepare(&stateful_set::build(target, observed)?, Mode::Apply)?);
     // Last: where its kind does not exist, everything else is there all the same.
     objects.push(foreign::pod_monitor(cluster));
-    Ok(Built { objects, tls: certificates.material, claims_to_grow: stateful_set::claims_to_grow(cluster, observed) })
+    let claims_to_grow = stateful_set::claims_to_grow(cluster, observed);
+    Ok(Built { objects, tls: certificates.material, certificates_end, claims_to_grow })
 }
 
 fn absent<K: Resource<DynamicType = ()>>(name: String) -> Prepared {

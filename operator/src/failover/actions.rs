@@ -191,6 +191,8 @@ impl Task {
             now,
         };
         let status = status::assess(&snapshot, self.written.as_ref(), &timestamp());
+        let min_in_sync = self.cluster().min_in_sync;
+        self.gauges.observe(&status, min_in_sync, &self.assignment.applied.certificates_end);
         for news in self.catch_ups.observe(now, &status.replica_statuses) {
             match news {
                 News::Started { message } => self.announcer.normal("CatchUpStarted", "CatchUp", message),

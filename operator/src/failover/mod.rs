@@ -12,6 +12,7 @@ mod catch_ups;
 mod definitions;
 mod endpoint;
 mod fencing;
+mod gauges;
 mod history;
 mod hold;
 mod moves;

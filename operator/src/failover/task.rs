@@ -30,6 +30,7 @@ use super::catch_ups::CatchUps;
 use super::definitions::Import;
 use super::endpoint::PrimaryAddress;
 use super::fencing::Fencing;
+use super::gauges::Gauges;
 use super::history::{Change, History};
 use super::moves::Removal;
 use super::peer::{Command, PeerEvent, PeerEventKind};
@@ -134,6 +135,7 @@ pub(super) struct Task {
     pub(super) removing: bool,
     pub(super) remove_after: Duration,
     pub(super) catch_ups: CatchUps,
+    pub(super) gauges: Gauges,
     pub(super) import: Import,
     pub(super) fencing: Fencing,
     pub(super) writing: bool,
@@ -193,6 +195,7 @@ impl Task {
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
             fencing: Fencing::default(),
+            gauges: Gauges::new(&cluster.namespace, cluster.name.as_str()),
             import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
             written,

@@ -67,6 +67,10 @@ impl State {
         match *method {
             Method::GET => match self.objects.get(path) {
                 Some(object) => (StatusCode::OK, object.clone()),
+                // An API server that does not know the kind says so in plain words.
+                None if path.contains("cert-manager") || path.contains("monitoring.coreos") => {
+                    (StatusCode::NOT_FOUND, Value::String("404 page not found".into()))
+                }
                 None => status(StatusCode::NOT_FOUND, "NotFound"),
             },
             Method::PATCH => {

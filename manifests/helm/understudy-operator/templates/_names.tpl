@@ -1,0 +1,3 @@
+{{- define "understudy.labels" -}}
+app.kubernetes.io/name: understudy-operator
+{{- end -}}
