@@ -132,8 +132,7 @@ async fn carry_out(
         return Ok(format!("{}; not waited for", order.ordered(&name)));
     };
     let awaited = async {
-        while let Some(pending) = order.pending(&seen) {
-            last_seen(&pending);
+        while order.pending(&seen).is_some() {
             tokio::time::sleep(LOOK_AGAIN).await;
             seen = kubernetes.cluster(Some(&name)).await?;
         }
@@ -167,10 +166,6 @@ async fn annotate(kubernetes: &Kubernetes, seen: &Seen, order: &Order, dry_run: 
     }
     let parameters = PatchParams { dry_run, ..PatchParams::default() };
     kubernetes.clusters().patch(seen.name(), &parameters, &Patch::Merge(patch)).await.map(drop)
-}
-
-fn last_seen(pending: &str) {
-    tracing::debug!(pending, "waiting");
 }
 
 /// Asks whoever sits there, unless it was said beforehand.

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use serde_json::Value;
 use tokio::process::Command;
 use understudy_crds::{BrokerCluster, FENCED_ANNOTATION, MAINTENANCE_ANNOTATION};
-use understudy_e2e::{Cluster, Load, with_temp_ns};
+use understudy_e2e::{Cluster, Load, eventually, with_temp_ns};
 
 use crate::{PATIENCE, small};
 
@@ -29,11 +29,14 @@ async fn kubectl_understudy() {
         let said = succeeds(&cluster, &["switchover", "--to", &heir]).await?;
         ensure!(said.contains(&format!("{heir} is the primary")), "{said}");
         load.confirms(100, PATIENCE).await?;
-        let failovers = succeeds(&cluster, &["status", "--failovers"]).await?;
-        ensure!(
-            failovers.lines().any(|line| line.contains(&before) && line.contains(&heir) && line.contains(" ms")),
-            "{failovers}"
-        );
+        // The times of its parts come to the status one after another.
+        eventually("the hand-over among the last failovers", PATIENCE, async || {
+            let shown = succeeds(&cluster, &["status", "--failovers"]).await?;
+            let is_it = |line: &str| line.contains(&before) && line.contains(&heir) && line.contains(" ms");
+            ensure!(shown.lines().any(is_it), "{shown}");
+            Ok(())
+        })
+        .await?;
         let log = succeeds(&cluster, &["logs", "--tail", "5", "--timestamps"]).await?;
         ensure!(!log.trim().is_empty(), "the primary has said nothing");
         fences(&cluster).await?;
