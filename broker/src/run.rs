@@ -92,6 +92,7 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     let nobody = Identity { name: config.name.clone(), store: StoreId(0), process };
     let shared = Arc::new(Shared::new(nobody));
     let authenticator = Arc::new(Authenticator::read(&config.users, shared.login.subscribe())?);
+    tokio::spawn(authenticator.clone().keep_up());
     let http = listen(config.http_listen, "http-listen").await?;
     let health = Health { shared: shared.clone(), metrics: metrics.clone(), started, heartbeat: heartbeat.clone() };
     tokio::spawn(async move { axum::serve(http, crate::http::router(health)).await });

@@ -37,6 +37,8 @@ pub struct Workload {
     pub update_revision: Option<String>,
     /// Why a pod could not be made.
     pub pods_refused: Option<String>,
+    /// The StatefulSet is not what the spec makes of it, and is left so: reconciliation is paused.
+    pub differs: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +89,16 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
 
 /// What [`apply`] would return if it changed nothing: for a cluster whose reconciliation is paused.
 pub(crate) fn leave_alone(built: Built, set: Option<StatefulSet>) -> Applied {
-    let workload = set.map(read_workload).unwrap_or_default();
+    let wanted = built.objects.iter().find(|object| object.resource.kind == "StatefulSet");
+    let live = set.as_ref().and_then(|set| serde_json::to_value(set).ok());
+    let is_as_wanted = wanted.zip(live).is_some_and(|(wanted, mut live)| {
+        // Typed, it has lost what every object says of itself.
+        for field in ["apiVersion", "kind"] {
+            live[field] = wanted.value[field].clone();
+        }
+        covers(&live, &with_hash(&wanted.value))
+    });
+    let workload = Workload { differs: !is_as_wanted, ..set.map(read_workload).unwrap_or_default() };
     Applied { tls: built.tls, certificates_end: built.certificates_end, workload }
 }
 
@@ -234,7 +245,8 @@ fn read_workload(set: StatefulSet) -> Workload {
     let seen = set.status.as_ref().and_then(|status| status.observed_generation);
     let current = seen.is_some() && seen == set.metadata.generation;
     let status = set.status.unwrap_or_default();
-    Workload { pods: status.replicas, update_revision: status.update_revision.filter(|_| current), pods_refused: None }
+    let update_revision = status.update_revision.filter(|_| current);
+    Workload { pods: status.replicas, update_revision, ..Workload::default() }
 }
 
 async fn grow(client: &Client, namespace: &str, claim: &str, size: &str) -> Result<(), ApplyError> {

@@ -3,7 +3,6 @@
 //! Passwords are never kept.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use argon2::password_hash::PasswordHash;
@@ -15,21 +14,19 @@ use tokio::sync::watch;
 use understudy_core::{Account, GUEST, Login};
 use understudy_record::{HashAlgorithm, ShortStr};
 
+use super::users_file::{UsersError, UsersFile};
 use crate::config::Users;
 
 /// Logins that were verified are remembered, so that a storm of reconnects costs no storm of argon2. A keyed digest is
 /// kept, with a key that lives as long as the process.
 const REMEMBERED: usize = 4096;
 
-/// Users in the file at most; it is one cluster's, not a directory.
-const MAX_USERS: usize = 10_000;
-
 /// Before the digest, in RabbitMQ's hashes.
 const SALT_BYTES: usize = 4;
 
 pub(crate) struct Authenticator {
-    /// Of the file.
-    users: HashMap<String, String>,
+    /// Of the file, if there is one.
+    file: Option<UsersFile>,
     open_guest: bool,
     /// Of the log.
     login: watch::Receiver<Arc<Login>>,
@@ -37,32 +34,30 @@ pub(crate) struct Authenticator {
     verified: Mutex<HashMap<[u8; 32], ()>>,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum UsersError {
-    #[error("cannot read the users file {}: {source}", path.display())]
-    Read { path: PathBuf, source: std::io::Error },
-    #[error("{}, line {line}: {what}; each line is name:hash with the hash in PHC form ($argon2id$…)", path.display())]
-    Line { path: PathBuf, line: usize, what: String },
-    #[error("{} names no user, so nobody could log in", path.display())]
-    Empty { path: PathBuf },
-}
-
 impl Authenticator {
     pub(crate) fn read(users: &Users, login: watch::Receiver<Arc<Login>>) -> Result<Self, UsersError> {
-        let (users, open_guest) = match users {
-            Users::OpenGuest => (HashMap::new(), true),
-            Users::File(path) => {
-                let text = std::fs::read_to_string(path);
-                let text = text.map_err(|source| UsersError::Read { path: path.clone(), source })?;
-                (parse(path, &text)?, false)
-            }
+        let file = match users {
+            Users::OpenGuest => None,
+            Users::File(path) => Some(UsersFile::read(path)?),
         };
-        Ok(Self { users, open_guest, login, key: rand::random(), verified: Mutex::default() })
+        Ok(Self { open_guest: file.is_none(), file, login, key: rand::random(), verified: Mutex::default() })
+    }
+
+    /// Takes up what changes in the file, for as long as the process lives.
+    pub(crate) async fn keep_up(self: Arc<Self>) {
+        if let Some(file) = &self.file {
+            file.keep_up().await;
+        }
+    }
+
+    /// Of the file.
+    fn hash_of(&self, name: &str) -> Option<String> {
+        self.file.as_ref()?.users().get(name).cloned()
     }
 
     /// Where the user is known from, if it is, for one whose name somebody else has proved.
     pub(crate) fn account_of(&self, user: &str) -> Option<Account> {
-        if self.users.contains_key(user) {
+        if self.hash_of(user).is_some() {
             return Some(Account::Elsewhere);
         }
         let login = self.login.borrow();
@@ -76,8 +71,8 @@ impl Authenticator {
     pub(crate) fn is_quick(&self, user: &[u8], password: &[u8]) -> bool {
         let Ok(name) = std::str::from_utf8(user) else { return true };
         let is_remembered = |hash: &str| self.remembered().contains_key(&self.digest(hash, password));
-        if let Some(hash) = self.users.get(name) {
-            return is_remembered(hash);
+        if let Some(hash) = self.hash_of(name) {
+            return is_remembered(&hash);
         }
         let login = self.login.borrow().clone();
         match ShortStr::try_from(name).ok().and_then(|name| login.users.get(&name)) {
@@ -90,8 +85,8 @@ impl Authenticator {
     /// async task's own thread.
     pub(crate) fn verify(&self, user: &[u8], password: &[u8]) -> Option<Account> {
         let name = std::str::from_utf8(user).ok()?;
-        if let Some(hash) = self.users.get(name) {
-            return self.is_argon2(hash, password).then_some(Account::Elsewhere);
+        if let Some(hash) = self.hash_of(name) {
+            return self.is_argon2(&hash, password).then_some(Account::Elsewhere);
         }
         let login = self.login.borrow().clone();
         if let Some(hash) = ShortStr::try_from(name).ok().and_then(|name| login.users.get(&name)) {
@@ -172,29 +167,6 @@ pub(crate) fn check_hash(hash: &understudy_record::PasswordHash) -> Result<(), S
     }
 }
 
-fn parse(path: &Path, text: &str) -> Result<HashMap<String, String>, UsersError> {
-    let mut users = HashMap::new();
-    for (place, line) in text.lines().enumerate() {
-        let line_error = |what: &str| UsersError::Line { path: path.into(), line: place + 1, what: what.into() };
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (name, hash) = line.split_once(':').ok_or_else(|| line_error("no colon"))?;
-        let parsed = PasswordHash::new(hash).map_err(|error| line_error(&error.to_string()))?;
-        if !parsed.algorithm.as_str().starts_with("argon2") {
-            return Err(line_error(&format!("{} is not argon2", parsed.algorithm)));
-        }
-        if name.is_empty() || users.insert(name.to_owned(), hash.to_owned()).is_some() {
-            return Err(line_error("the name is empty or stands twice"));
-        }
-        if users.len() > MAX_USERS {
-            return Err(line_error("too many users"));
-        }
-    }
-    if users.is_empty() { Err(UsersError::Empty { path: path.into() }) } else { Ok(users) }
-}
-
 #[cfg(test)]
 mod tests {
     use argon2::PasswordHasher;
@@ -208,9 +180,9 @@ mod tests {
     }
 
     fn authenticator(file: &str, open_guest: bool, login: Login) -> Authenticator {
-        let users = if file.is_empty() { HashMap::new() } else { parse(Path::new("users"), file).unwrap() };
+        let file = (!file.is_empty()).then(|| UsersFile::of(file));
         let (_, login) = watch::channel(Arc::new(login));
-        Authenticator { users, open_guest, login, key: [7; 32], verified: Mutex::default() }
+        Authenticator { file, open_guest, login, key: [7; 32], verified: Mutex::default() }
     }
 
     fn recorded(users: &[(&str, HashAlgorithm, &str)]) -> Login {
@@ -284,20 +256,6 @@ mod tests {
         ] {
             let error = check(algorithm, text).unwrap_err();
             assert!(error.contains(why), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_makes_no_sense_is_refused_by_its_line() {
-        let good = hash("x");
-        for (text, expected) in [
-            ("anna", "line 1: no colon"),
-            ("\nanna:plain", "line 2:"),
-            (&format!("anna:{good}\nanna:{good}"), "line 2: the name is empty or stands twice"),
-            ("# nobody", "names no user"),
-        ] {
-            let error = parse(Path::new("users"), text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{text:?}: {error}");
         }
     }
 }

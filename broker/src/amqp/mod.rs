@@ -11,6 +11,7 @@ mod peer;
 mod socket;
 mod tls;
 mod traffic;
+mod users_file;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

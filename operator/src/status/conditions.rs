@@ -157,6 +157,9 @@ fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
         let status = if available.status == Unknown { Unknown } else { False };
         return verdict(status, &available.reason, available.message.clone());
     }
+    if snapshot.workload.differs {
+        return verdict(False, "Paused", "the spec has changed, and reconciliation is paused".into());
+    }
     if snapshot.pods_held > cluster.replicas {
         let message = format!("{} pods stay until the role is with one that the spec has", snapshot.pods_held);
         return verdict(False, "Scaling", message);

@@ -38,7 +38,7 @@ impl Case {
         }
         let cluster =
             validate(&object(), &Defaults { broker_image: "broker".into(), ..Defaults::default() }).unwrap().cluster;
-        let workload = Workload { pods: 3, update_revision: Some("r1".into()), pods_refused: None };
+        let workload = Workload { pods: 3, update_revision: Some("r1".into()), pods_refused: None, differs: false };
         Self { scene, cluster, workload, problem: None, roll: RollStep::Done }
     }
 
