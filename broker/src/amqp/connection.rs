@@ -310,6 +310,7 @@ impl Connection {
     fn take_commands(&mut self, count: usize) -> Vec<(understudy_core::ChannelId, Command)> {
         let taken = self.take_first(count);
         self.gets.note_sent(&taken);
+        self.traffic.add_up();
         taken
     }
 
@@ -488,6 +489,7 @@ impl Connection {
                         }
                     }
                 }
+                self.traffic.add_up();
                 let rest: Vec<_> = effects.collect();
                 if !rest.is_empty() {
                     self.held.push_front(Outgoing::Effects(rest));

@@ -1,7 +1,6 @@
 //! What one connection adds to the broker's counters: messages that its client publishes, gets and has confirmed, and now and
-//! then how long a confirm took. Costs no allocation and no lock a message.
+//! then how long a confirm took. Costs no allocation, no lock and no shared counter a message: what a batch brings is added at its end.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,8 +10,17 @@ use crate::metrics::Metrics;
 
 pub(super) struct Traffic {
     metrics: Arc<Metrics>,
-    /// Channels in confirm mode.
-    confirming: HashMap<ChannelId, Confirming>,
+    /// By the channel's number; those in confirm mode.
+    confirming: Vec<Option<Box<Confirming>>>,
+    since: Counts,
+}
+
+/// Since the last addition.
+#[derive(Default)]
+struct Counts {
+    published: u64,
+    confirmed: u64,
+    delivered: u64,
 }
 
 /// One channel's publishes since `confirm.select`, numbered from 1.
@@ -29,21 +37,27 @@ struct Confirming {
 
 impl Traffic {
     pub(super) fn new(metrics: Arc<Metrics>) -> Self {
-        Self { metrics, confirming: HashMap::new() }
+        Self { metrics, confirming: Vec::new(), since: Counts::default() }
     }
 
     /// A command that was read.
     pub(super) fn note_read(&mut self, channel: ChannelId, command: &Command) {
         match command {
             Command::BasicPublish { .. } => {
-                self.metrics.published.inc();
-                if let Some(confirming) = self.confirming.get_mut(&channel) {
+                self.since.published += 1;
+                if let Some(confirming) = self.of(channel) {
                     confirming.published += 1;
                     let number = confirming.published;
                     confirming.timed.get_or_insert_with(|| (number, Instant::now()));
                 }
             }
-            Command::ConfirmSelect { .. } => _ = self.confirming.entry(channel).or_default(),
+            Command::ConfirmSelect { .. } => {
+                let place = usize::from(channel.0);
+                if self.confirming.len() <= place {
+                    self.confirming.resize_with(place + 1, || None);
+                }
+                self.confirming[place].get_or_insert_default();
+            }
             Command::ChannelOpen | Command::ChannelClose => self.forget(channel),
             _ => {}
         }
@@ -52,7 +66,7 @@ impl Traffic {
     /// An answer on its way to the client.
     pub(super) fn note_sent(&mut self, channel: ChannelId, effect: &EffectKind) {
         match effect {
-            EffectKind::BasicDeliver { .. } | EffectKind::BasicGetOk { .. } => self.metrics.delivered.inc(),
+            EffectKind::BasicDeliver { .. } | EffectKind::BasicGetOk { .. } => self.since.delivered += 1,
             EffectKind::PublisherAck { delivery_tag, multiple } => {
                 self.settle(channel, delivery_tag.0, *multiple, true)
             }
@@ -64,7 +78,7 @@ impl Traffic {
     }
 
     fn settle(&mut self, channel: ChannelId, number: u64, multiple: bool, confirmed: bool) {
-        let Some(confirming) = self.confirming.get_mut(&channel) else { return };
+        let Some(confirming) = self.confirming.get_mut(usize::from(channel.0)).and_then(Option::as_mut) else { return };
         let settled = confirming.settle(number, multiple);
         if let Some((timed, since)) = confirming.timed
             && (timed == number || (multiple && timed < number))
@@ -75,12 +89,29 @@ impl Traffic {
             }
         }
         if confirmed {
-            self.metrics.confirmed.inc_by(settled);
+            self.since.confirmed += settled;
         }
     }
 
     pub(super) fn forget(&mut self, channel: ChannelId) {
-        self.confirming.remove(&channel);
+        if let Some(confirming) = self.confirming.get_mut(usize::from(channel.0)) {
+            *confirming = None;
+        }
+    }
+
+    fn of(&mut self, channel: ChannelId) -> Option<&mut Confirming> {
+        self.confirming.get_mut(usize::from(channel.0))?.as_deref_mut()
+    }
+
+    /// At the end of what was read, or is sent, in one go.
+    pub(super) fn add_up(&mut self) {
+        let Counts { published, confirmed, delivered } = std::mem::take(&mut self.since);
+        let counters = [&self.metrics.published, &self.metrics.confirmed, &self.metrics.delivered];
+        for (counter, count) in counters.into_iter().zip([published, confirmed, delivered]) {
+            if count > 0 {
+                counter.inc_by(count);
+            }
+        }
     }
 }
 
