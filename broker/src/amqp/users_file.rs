@@ -120,8 +120,8 @@ mod tests {
 
     #[test]
     fn what_changes_is_taken_and_said_once() {
-        let file = UsersFile::of("anna:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0Hzjs");
-        let other = parse(Path::new("users"), "bob:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0Hzjs").unwrap();
+        let file = UsersFile::of("anna:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA");
+        let other = parse(Path::new("users"), "bob:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA").unwrap();
         assert!(file.users().contains_key("anna"));
         assert!(file.take(other.clone()) && !file.take(other));
         assert!(file.users().contains_key("bob") && !file.users().contains_key("anna"));
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_file_that_makes_no_sense_is_refused_by_its_line() {
-        let good = "$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0Hzjs";
+        let good = "$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA";
         for (text, expected) in [
             ("anna", "line 1: no colon"),
             ("\nanna:plain", "line 2:"),
