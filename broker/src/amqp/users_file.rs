@@ -121,7 +121,8 @@ mod tests {
     #[test]
     fn what_changes_is_taken_and_said_once() {
         let file = UsersFile::of("anna:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA");
-        let other = parse(Path::new("users"), "bob:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA").unwrap();
+        let other =
+            parse(Path::new("users"), "bob:$argon2id$v=19$m=16,t=1,p=1$c29tZXNhbHQ$OSdFbP0HzjsOSdFbP0HzjsAA").unwrap();
         assert!(file.users().contains_key("anna"));
         assert!(file.take(other.clone()) && !file.take(other));
         assert!(file.users().contains_key("bob") && !file.users().contains_key("anna"));
