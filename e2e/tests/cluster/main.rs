@@ -2,7 +2,8 @@
 //! failover Service, takes something away, and checks the ledger: each confirmed message delivered, none twice unless its
 //! delivery was unacknowledged at the failure.
 //!
-//! `make e2e` runs them, one at a time: some take a node or the operator away from everybody.
+//! `make e2e` runs them: those that take a node or the operator away from everybody alone, those that only give orders beside
+//! one another (`e2e/run`).
 
 mod apply;
 mod everything;
