@@ -5,6 +5,7 @@ mod admin;
 mod arguments;
 mod cluster_file;
 mod completion;
+mod consent;
 mod control;
 mod demo;
 mod dev;

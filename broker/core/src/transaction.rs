@@ -101,8 +101,8 @@ impl Core {
         self.transactions.bytes
     }
 
-    /// Between the records of a transaction, or of a message and what it left at exchanges, where its state is not to be written down or handed on. It does not last: the
-    /// next records end it.
+    /// Between the records of a transaction, or of a message and what it left at exchanges, where its state is not to be written
+    /// down or handed on. It does not last: the next records end it.
     pub fn is_amid_transaction(&self) -> bool {
         !self.state.staged.is_empty() || !self.state.seen.is_empty()
     }

@@ -39,8 +39,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(2);
 /// What has changed must stand still for so long: who writes in place is done by then.
 const SETTLED: Duration = Duration::from_millis(250);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Handshakes at once. Replicas, operators and command lines are few; a stranger gets no further than this.
-const MAX_HANDSHAKES: usize = 64;
+/// Handshakes at once: some tens of KiB each. More than a stranger holds who opens connections and says nothing, so that replicas
+/// need not wait behind him.
+const MAX_HANDSHAKES: usize = 1024;
 /// After a failed accept (out of file descriptors, mostly).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

@@ -5,11 +5,10 @@
 mod order;
 
 use std::collections::BTreeSet;
-use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
@@ -17,6 +16,7 @@ use crate::arguments::{
     FenceOptions, HibernateOptions, MaintenanceCommand, MaintenanceOptions, NamedOrderOptions, OrderOptions,
     UnfenceOptions,
 };
+use crate::consent;
 use crate::kubernetes::{Kubernetes, Seen, said};
 use order::Order;
 
@@ -111,8 +111,9 @@ async fn carry_out(
     let name = seen.name().to_owned();
     order.check(&seen)?;
     let is_new = !order.stands(&seen);
-    if is_new && let Some(question) = order.question(&seen).filter(|_| !manner.dry_run) {
-        consent(&question, manner.yes)?;
+    if is_new && let Some(question) = order.question(&seen).filter(|_| !manner.dry_run && !manner.yes) {
+        let otherwise = format!("{question}. Nothing was done: say --yes if that is meant");
+        consent::ask(&format!("{question}. Go on?"), &otherwise)?;
     }
     let mut conflicts = 0;
     while !order.stands(&seen) {
@@ -166,20 +167,6 @@ async fn annotate(kubernetes: &Kubernetes, seen: &Seen, order: &Order, dry_run: 
     }
     let parameters = PatchParams { dry_run, ..PatchParams::default() };
     kubernetes.clusters().patch(seen.name(), &parameters, &Patch::Merge(patch)).await.map(drop)
-}
-
-/// Asks whoever sits there, unless it was said beforehand.
-fn consent(question: &str, given: bool) -> anyhow::Result<()> {
-    if given {
-        return Ok(());
-    }
-    ensure!(std::io::stdin().is_terminal(), "{question}. Nothing was done: say --yes if that is meant");
-    eprint!("{question}. Go on? [y/N] ");
-    std::io::stderr().flush()?;
-    let mut answer = String::new();
-    std::io::stdin().read_line(&mut answer)?;
-    ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was done");
-    Ok(())
 }
 
 #[cfg(test)]

@@ -108,7 +108,7 @@ async fn the_last_one_in_sync_is_not_fenced() {
 /// Tests have no terminal, or a person would be asked.
 #[tokio::test]
 async fn what_stops_service_needs_a_word() {
-    if std::io::stdin().is_terminal() {
+    if std::io::IsTerminal::is_terminal(&std::io::stdin()) {
         return;
     }
     let api = FakeApi::with_cluster("orders");

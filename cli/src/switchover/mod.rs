@@ -5,7 +5,6 @@
 mod kubernetes;
 mod local;
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use anyhow::{bail, ensure};
 use serde::Serialize;
 
 use crate::arguments::{ForceOptions, ReachOptions, SwitchoverOptions};
+use crate::consent;
 use crate::kubernetes::Kubernetes;
 
 /// Which cluster, and how it is reached.
@@ -132,13 +132,7 @@ impl Consent {
         if self.given {
             return Ok(());
         }
-        ensure!(std::io::stdin().is_terminal(), "nothing was done: say --yes to take the loss");
-        eprint!("Go on, and lose it? [y/N] ");
-        std::io::stderr().flush()?;
-        let mut answer = String::new();
-        std::io::stdin().read_line(&mut answer)?;
-        ensure!(matches!(answer.trim(), "y" | "Y" | "yes"), "nothing was done");
-        Ok(())
+        consent::ask("Go on, and lose it?", "nothing was done: say --yes to take the loss")
     }
 }
 
@@ -171,7 +165,7 @@ mod tests {
     fn without_a_terminal_and_without_a_word_nothing_is_lost() {
         assert!(Consent { given: true }.ask("all of it").is_ok());
         // Tests have no terminal, or a person's answer would be asked for.
-        if !std::io::stdin().is_terminal() {
+        if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
             let error = Consent { given: false }.ask("all of it").unwrap_err().to_string();
             assert!(error.contains("--yes"), "{error}");
         }

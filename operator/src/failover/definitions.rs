@@ -7,6 +7,7 @@ use std::time::Duration;
 use understudy_crds::DefinitionsStatus;
 use understudy_definitions::{Plan, Report, plan};
 use understudy_proto as wire;
+use understudy_record::ReplicaName;
 
 use super::peer::Command;
 use super::task::{Task, timestamp};
@@ -30,14 +31,27 @@ pub struct GivenDefinitions {
 /// Where the task is with it.
 #[derive(Debug, Default)]
 pub(super) struct Import {
-    /// Under way: its hash, and what it asks for.
-    plan: Option<(String, Plan)>,
+    /// Under way.
+    sent: Option<Sent>,
     retry_at: Duration,
     /// What became of the last one.
     pub(super) done: Option<DefinitionsStatus>,
 }
 
+/// What a primary was asked for.
+#[derive(Debug)]
+struct Sent {
+    to: ReplicaName,
+    hash: String,
+    plan: Plan,
+}
+
 impl Import {
+    /// Who was asked is perhaps not there any more to answer: the next one is asked for all of it, which changes nothing twice.
+    pub(super) fn note_moved(&mut self) {
+        self.sent = None;
+    }
+
     pub(super) fn of(status: Option<&DefinitionsStatus>) -> Self {
         Self { done: status.cloned(), ..Self::default() }
     }
@@ -56,7 +70,7 @@ impl Task {
             return;
         };
         let is_done = self.import.done.as_ref().is_some_and(|done| done.hash == given.hash);
-        let waits = self.import.plan.is_some() || now < self.import.retry_at || self.cluster().orders.paused;
+        let waits = self.import.sent.is_some() || now < self.import.retry_at || self.cluster().orders.paused;
         if is_done || waits {
             return;
         }
@@ -68,7 +82,7 @@ impl Task {
         match plan(given.text.as_bytes(), DEFAULT_VHOST, false) {
             Ok(plan) => {
                 if self.peers.send(&holder, Command::Administer(plan.changes())) {
-                    self.import.plan = Some((given.hash, plan));
+                    self.import.sent = Some(Sent { to: holder, hash: given.hash, plan });
                 }
             }
             Err(error) => {
@@ -85,8 +99,8 @@ impl Task {
         }
     }
 
-    pub(super) fn handle_administered(&mut self, result: Result<Vec<wire::AdminOutcome>, String>) {
-        let Some((hash, plan)) = self.import.plan.take() else { return };
+    pub(super) fn handle_administered(&mut self, by: &ReplicaName, result: Result<Vec<wire::AdminOutcome>, String>) {
+        let Some(Sent { hash, plan, .. }) = self.import.sent.take_if(|sent| sent.to == *by) else { return };
         match result {
             Ok(outcomes) => {
                 let report = plan.report(outcomes);

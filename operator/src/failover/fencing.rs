@@ -49,7 +49,8 @@ impl Task {
                 self.announcer.normal(reason, "Fence", note);
             }
         }
-        let others_may = self.leaving().len() < self.cluster().pod_names().count();
+        let leaving = self.leaving();
+        let others_may = self.cluster().pod_names().any(|name| !leaving.contains_key(&ReplicaName::new(&name)));
         if is_refused && !others_may && !self.fencing.is_refused {
             let note =
                 "the primary stays: all replicas are fenced or on cordoned nodes, and nobody could take its role";

@@ -287,7 +287,7 @@ impl Task {
                 tracing::debug!(cluster = %self.cluster().name, %name, ?how, why, "stream lost");
                 self.sight.handle_lost(&name, how, at);
             }
-            PeerEventKind::Administered(result) => self.handle_administered(result),
+            PeerEventKind::Administered(result) => self.handle_administered(&name, result),
             PeerEventKind::HandedOver(result) => {
                 // Until the Lease shows it, or for a while if it failed.
                 self.handing_over = Some(self.now() + HAND_OVER_RETRY_AFTER);
@@ -336,6 +336,7 @@ impl Task {
         }
         (self.publish_after, self.handing_over) = (Duration::ZERO, None);
         self.switchover.note_moved(self.now());
+        self.import.note_moved();
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
