@@ -48,6 +48,7 @@ async fn everything_is_made_in_order_and_then_nothing_is_written() {
         PATCH /api/v1/namespaces/shop/secrets/orders-ca
         PATCH /api/v1/namespaces/shop/secrets/orders-tls
         PATCH /api/v1/namespaces/shop/secrets/orders-user
+        PATCH /api/v1/namespaces/shop/configmaps/orders-settings
         PATCH /api/v1/namespaces/shop/services/orders-nodes
         PATCH /api/v1/namespaces/shop/services/orders
         PATCH /api/v1/namespaces/shop/services/orders-any

@@ -102,11 +102,19 @@ impl Task {
         Some(PrimaryAddress { epoch: lease.epoch(), pod: holder.name.to_string(), ip, node: pod.node.clone() })
     }
 
+    /// The spec's, or the primary's own until it has taken that up, whichever asks for more.
+    fn min_in_sync(&self) -> usize {
+        let wanted = u32::from(self.cluster().min_in_sync);
+        let primary = self.held().and_then(|lease| status::serving(lease, &self.sight, self.now()));
+        let own = primary.and_then(|primary| primary.settings.as_ref()).map_or(wanted, |own| own.min_in_sync);
+        usize::try_from(own.max(wanted)).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn roll(&mut self) {
         let pods = self.roll_pods();
         let cluster = self.cluster();
         let rules = RollRules {
-            min_in_sync: usize::from(cluster.min_in_sync),
+            min_in_sync: self.min_in_sync(),
             supervised: cluster.update == UpdateStrategy::Supervised,
             order: match (cluster.orders.paused, cluster.orders.maintenance) {
                 (true, _) => Some(Order::Paused),
