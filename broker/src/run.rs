@@ -182,9 +182,8 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups);
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
     let (settings, changes) = watch::channel(config.settings.clone());
-    match config.settings_file.clone() {
-        Some(file) => drop(tokio::spawn(file.keep_up(settings))),
-        None => {}
+    if let Some(file) = config.settings_file.clone() {
+        tokio::spawn(file.keep_up(settings));
     }
     tokio::spawn(pass_settings(changes.clone(), events.clone()));
     let elector = BackupElector {
