@@ -25,6 +25,7 @@ use understudy_proto as wire;
 use understudy_record::{Epoch, Identity, ReplicaName};
 
 use super::Assignment;
+use super::actions::LOOKS_WITHIN;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::definitions::Import;
@@ -32,13 +33,13 @@ use super::endpoint::PrimaryAddress;
 use super::fencing::Fencing;
 use super::gauges::Gauges;
 use super::history::{Change, History};
-use super::moves::Removal;
+use super::moves::{Removal, request};
 use super::peer::{Command, PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
 use super::sight::Sight;
-use super::switchover::{Switchover, Why};
+use super::switchover::{Request, Switchover, Why};
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::{self, CHANGES_EVERY};
 use understudy_proto::wire_identity;
@@ -130,6 +131,9 @@ pub(super) struct Task {
     /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
     pub(super) moving_for: Option<Why>,
     pub(super) last_switchover: Option<LastSwitchover>,
+    /// What was asked for when this task began, as long as it is and the primary is that of the status: an earlier operator may
+    /// have answered it.
+    pub(super) inherited: Option<Request>,
     /// The annotation that is to go next.
     pub(super) removal: Option<Removal>,
     pub(super) removing: bool,
@@ -190,6 +194,7 @@ impl Task {
             switchover: Switchover::default(),
             moving_for: None,
             last_switchover: written.as_ref().and_then(|status| status.last_switchover.clone()),
+            inherited: request(cluster),
             removal: None,
             removing: false,
             remove_after: Duration::ZERO,
@@ -338,6 +343,7 @@ impl Task {
         self.switchover.note_moved(self.now());
         self.import.note_moved();
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
+        self.inherited = self.inherited.take().filter(|_| already_told);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
         let watched = before.is_some() || from.is_none();
@@ -470,6 +476,7 @@ impl Task {
             Some(self.recheck_endpoint_at),
             Some(self.publish_after).filter(|_| !self.publishing),
             Some(self.write_after),
+            Some(LOOKS_WITHIN),
             Some(self.adopt_after),
             self.handing_over,
             self.switchover.wakes_at(),
