@@ -7,7 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use understudy_crds::{BrokerClusterStatus, UpdateStrategy};
-use understudy_election::{Contact, Register};
+use understudy_election::Register;
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -127,14 +127,13 @@ impl Task {
         }
         match self.roll.clone() {
             RollStep::Delete { pod, uid } => {
-                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
                 self.deleted.insert(uid.clone());
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
                 self.jobs.spawn(async move {
                     let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
                     let params = DeleteParams::default().preconditions(preconditions);
                     let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
-                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
+                    Done::Deleted { pod, uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
                 });
             }
             RollStep::HandOver { from } => {
@@ -181,12 +180,7 @@ impl Task {
     /// seen, only to say it again a moment later.
     fn has_looked(&self) -> bool {
         let now = self.now();
-        let is_known = |name: String| {
-            self.sight.replica(&ReplicaName::new(&name)).is_some_and(|seen| {
-                let has_address = seen.pod.as_ref().is_some_and(|pod| pod.ip.is_some());
-                seen.contact(now) != Contact::Unknown || !has_address
-            })
-        };
+        let is_known = |name: String| self.sight.knows(&ReplicaName::new(&name), now);
         let is_new = self.written.is_none();
         let is_read = !matches!(self.tracker.register(), Register::Unread) && self.pods_listed;
         is_new || now >= LOOKS_WITHIN || (is_read && self.cluster().pod_names().all(is_known))

@@ -74,7 +74,7 @@ pub(super) struct Surroundings {
 pub(super) enum Done {
     Published(PrimaryAddress, Result<(), String>),
     Adopted(Result<(), String>),
-    Deleted { uid: String, result: Result<(), String> },
+    Deleted { pod: ReplicaName, uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
     AnnotationRemoved(Result<(), String>),
 }
@@ -430,12 +430,13 @@ impl Task {
                     self.adopt_after = now + JOB_RETRY_AFTER;
                 }
             }
-            Done::Deleted { uid, result } => {
-                if let Err(error) = result {
+            Done::Deleted { pod, uid, result } => match result {
+                Ok(()) => self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced")),
+                Err(error) => {
                     tracing::warn!(cluster = %self.cluster().name, error, "pod not deleted");
                     self.deleted.remove(&uid);
                 }
-            }
+            },
             Done::AnnotationRemoved(result) => self.handle_annotation_removed(result),
             Done::StatusWritten(status, result) => {
                 self.writing = false;
