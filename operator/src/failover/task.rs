@@ -57,6 +57,9 @@ const FORCED: &str = "Forced";
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
 
+/// Changes of primary while the status cannot be written; later ones are told by the status alone.
+const MAX_NEWS: usize = 10;
+
 /// Ends when the registry drops the sender, or aborts it.
 pub(super) async fn run(surroundings: Surroundings, assignments: watch::Receiver<Assignment>) {
     let mut task = Task::new(surroundings, assignments);
@@ -111,6 +114,8 @@ pub(super) struct Task {
     pub(super) act_after: Duration,
     pub(super) reign: Option<Reign>,
     pub(super) history: History,
+    /// Changes of primary that no event has told of yet.
+    pub(super) news: Vec<(&'static str, String)>,
     /// Why the next change of primary happens, if it is our doing.
     pub(super) own_reason: Option<(Epoch, &'static str, String)>,
     pub(super) blocked: Option<String>,
@@ -178,6 +183,7 @@ impl Task {
             decision: None,
             act_after: Duration::ZERO,
             reign: None,
+            news: Vec::new(),
             own_reason: None,
             blocked: None,
             jobs: JoinSet::new(),
@@ -363,7 +369,10 @@ impl Task {
             _ => format!("{} is primary of epoch {}: {why}", holder.name, reign.epoch),
         };
         let event_reason = if from.is_some() { "PrimaryChanged" } else { "PrimaryElected" };
-        self.announcer.normal(event_reason, "Elect", note);
+        // Told once the status has it: an operator that ends in between would tell it again, and its next one.
+        if self.news.len() < MAX_NEWS {
+            self.news.push((event_reason, note));
+        }
         let change = Change {
             from,
             to: holder.name.to_string(),
@@ -443,6 +452,9 @@ impl Task {
                 self.written_at = Some(now);
                 match result {
                     Ok(()) => {
+                        for (reason, note) in self.news.drain(..) {
+                            self.announcer.normal(reason, "Elect", note);
+                        }
                         self.announce_alarms(&status);
                         self.written = Some(*status);
                     }
