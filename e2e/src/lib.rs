@@ -5,10 +5,13 @@
 //! cluster sees, and what the machine under it can do to it. Nothing here waits without a deadline, and each deadline
 //! says what was waited for.
 
+mod audit;
 mod cluster;
 mod dump;
 mod faults;
+mod identity;
 mod inside;
+mod lives;
 mod load;
 mod operator;
 mod placement;
@@ -16,9 +19,12 @@ mod report;
 mod space;
 mod wait;
 
+pub use audit::{AuditMark, Written};
 pub use cluster::Cluster;
 pub use faults::{ApiOutage, Cordon, Outage, Parting, kill_process, node_of, restore_nodes};
+pub use identity::Account;
 pub use inside::{InsideAccount, InsideClient, InsideState};
+pub use lives::Lives;
 pub use load::{Aftermath, Load, Published, RATE};
 pub use operator::{OperatorPause, restore_operator};
 pub use placement::{lead_from, operator_node};

@@ -16,8 +16,10 @@ mod mistakes;
 mod network;
 mod operator_away;
 mod orders;
+mod rights;
 mod rolling;
 mod scaling;
+mod stopped;
 mod switchover;
 mod volume;
 

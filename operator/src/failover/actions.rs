@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use understudy_crds::{BrokerClusterStatus, UpdateStrategy};
+use understudy_election::Register;
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -18,6 +19,9 @@ use super::roll::{self, Order, RollPod, RollRules, RollStep};
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
 use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
+
+/// An operator that has just begun waits so long for brokers to speak before it says in a status that they do not.
+pub(super) const LOOKS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Task {
     /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
@@ -131,14 +135,13 @@ impl Task {
         }
         match self.roll.clone() {
             RollStep::Delete { pod, uid } => {
-                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
                 self.deleted.insert(uid.clone());
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
                 self.jobs.spawn(async move {
                     let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
                     let params = DeleteParams::default().preconditions(preconditions);
                     let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
-                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
+                    Done::Deleted { pod, uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
                 });
             }
             RollStep::HandOver { from } => {
@@ -181,7 +184,20 @@ impl Task {
         pods.collect()
     }
 
+    /// Whether everything that the status speaks of was looked at. Before that it would take back what an earlier operator has
+    /// seen, only to say it again a moment later.
+    fn has_looked(&self) -> bool {
+        let now = self.now();
+        let is_known = |name: String| self.sight.knows(&ReplicaName::new(&name), now);
+        let is_new = self.written.is_none();
+        let is_read = !matches!(self.tracker.register(), Register::Unread) && self.pods_listed;
+        is_new || now >= LOOKS_WITHIN || (is_read && self.cluster().pod_names().all(is_known))
+    }
+
     pub(super) fn write_status(&mut self) {
+        if !self.has_looked() {
+            return;
+        }
         let now = self.now();
         let snapshot = Snapshot {
             cluster: self.cluster(),

@@ -22,6 +22,7 @@ use understudy_lease::{KubernetesLease, LeaseStore};
 use understudy_record::{Epoch, Identity, ReplicaName};
 
 use super::Assignment;
+use super::actions::LOOKS_WITHIN;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::definitions::Import;
@@ -29,14 +30,14 @@ use super::endpoint::PrimaryAddress;
 use super::fencing::Fencing;
 use super::gauges::Gauges;
 use super::history::{Change, History};
-use super::moves::Removal;
+use super::moves::{Removal, request};
 use super::peer::{PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
 use super::settings::Nudges;
 use super::sight::Sight;
-use super::switchover::{Switchover, Why};
+use super::switchover::{Request, Switchover, Why};
 use crate::names::{Names, labels, owner, selector_text};
 use crate::status::CHANGES_EVERY;
 
@@ -48,6 +49,9 @@ pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
+
+/// Changes of primary while the status cannot be written; later ones are told by the status alone.
+const MAX_NEWS: usize = 10;
 
 /// Ends when the registry drops the sender, or aborts it.
 pub(super) async fn run(surroundings: Surroundings, assignments: watch::Receiver<Assignment>) {
@@ -66,7 +70,7 @@ pub(super) struct Surroundings {
 pub(super) enum Done {
     Published(PrimaryAddress, Result<(), String>),
     Adopted(Result<(), String>),
-    Deleted { uid: String, result: Result<(), String> },
+    Deleted { pod: ReplicaName, uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
     AnnotationRemoved(Result<(), String>),
     Nudged { pod: ReplicaName, result: Result<(), String> },
@@ -104,6 +108,8 @@ pub(super) struct Task {
     pub(super) act_after: Duration,
     pub(super) reign: Option<Reign>,
     pub(super) history: History,
+    /// Changes of primary that no event has told of yet.
+    pub(super) news: Vec<(&'static str, String)>,
     /// Why the next change of primary happens, if it is our doing.
     pub(super) own_reason: Option<(Epoch, &'static str, String)>,
     pub(super) blocked: Option<String>,
@@ -124,6 +130,9 @@ pub(super) struct Task {
     /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
     pub(super) moving_for: Option<Why>,
     pub(super) last_switchover: Option<LastSwitchover>,
+    /// What was asked for when this task began, as long as it is and the primary is that of the status: an earlier operator may
+    /// have answered it.
+    pub(super) inherited: Option<Request>,
     /// The annotation that is to go next.
     pub(super) removal: Option<Removal>,
     pub(super) removing: bool,
@@ -169,6 +178,7 @@ impl Task {
             decision: None,
             act_after: Duration::ZERO,
             reign: None,
+            news: Vec::new(),
             own_reason: None,
             blocked: None,
             jobs: JoinSet::new(),
@@ -185,6 +195,7 @@ impl Task {
             switchover: Switchover::default(),
             moving_for: None,
             last_switchover: written.as_ref().and_then(|status| status.last_switchover.clone()),
+            inherited: request(cluster),
             removal: None,
             removing: false,
             remove_after: Duration::ZERO,
@@ -334,6 +345,7 @@ impl Task {
         self.switchover.note_moved(self.now());
         self.import.note_moved();
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
+        self.inherited = self.inherited.take().filter(|_| already_told);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
         let watched = before.is_some() || from.is_none();
@@ -353,7 +365,10 @@ impl Task {
             _ => format!("{} is primary of epoch {}: {why}", holder.name, reign.epoch),
         };
         let event_reason = if from.is_some() { "PrimaryChanged" } else { "PrimaryElected" };
-        self.announcer.normal(event_reason, "Elect", note);
+        // Told once the status has it: an operator that ends in between would tell it again, and its next one.
+        if self.news.len() < MAX_NEWS {
+            self.news.push((event_reason, note));
+        }
         let change = Change {
             from,
             to: holder.name.to_string(),
@@ -420,12 +435,13 @@ impl Task {
                     self.adopt_after = now + JOB_RETRY_AFTER;
                 }
             }
-            Done::Deleted { uid, result } => {
-                if let Err(error) = result {
+            Done::Deleted { pod, uid, result } => match result {
+                Ok(()) => self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced")),
+                Err(error) => {
                     tracing::warn!(cluster = %self.cluster().name, error, "pod not deleted");
                     self.deleted.remove(&uid);
                 }
-            }
+            },
             Done::Nudged { pod, result } => self.handle_nudged(&pod, result),
             Done::AnnotationRemoved(result) => self.handle_annotation_removed(result),
             Done::StatusWritten(status, result) => {
@@ -433,6 +449,9 @@ impl Task {
                 self.written_at = Some(now);
                 match result {
                     Ok(()) => {
+                        for (reason, note) in self.news.drain(..) {
+                            self.announcer.normal(reason, "Elect", note);
+                        }
                         self.announce_alarms(&status);
                         self.written = Some(*status);
                     }
@@ -468,6 +487,7 @@ impl Task {
             Some(self.recheck_endpoint_at),
             Some(self.publish_after).filter(|_| !self.publishing),
             Some(self.write_after),
+            Some(LOOKS_WITHIN),
             Some(self.adopt_after),
             self.handing_over,
             self.switchover.wakes_at(),
