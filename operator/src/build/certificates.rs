@@ -24,8 +24,8 @@ use crate::names::{Names, metadata};
 
 const AUTHORITY_LIFE: Duration = Duration::days(10 * 365);
 const CERTIFICATE_LIFE: Duration = Duration::days(365);
-/// A node's clock may be behind the operator's.
-const BACKDATED: Duration = Duration::hours(1);
+/// A node's clock may be behind the operator's, and by how much nobody promises.
+const BACKDATED: Duration = Duration::days(1);
 
 const RENEW_AFTER_ANNOTATION: &str = "understudy.dev/renew-after";
 /// On the certificate's Secret: fingerprint of the authority that issued it.
