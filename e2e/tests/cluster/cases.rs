@@ -89,7 +89,10 @@ const CASES: [Case; 24] = [
         number: 20,
         what: "certificates and their authority change",
         tests: &["certificates"],
-        elsewhere: &[("broker/src/peers/tls.rs", "a_new_authority_is_taken_up_as_it_comes")],
+        elsewhere: &[
+            ("broker/src/peers/tls.rs", "a_new_authority_is_taken_up_as_it_comes"),
+            ("operator/src/build/certificates.rs", "a_new_authority_is_trusted_before_it_issues_and_the_old_one_after"),
+        ],
     },
     Case { number: 21, what: "primary's pod and volume deleted", tests: &["primary_volume_lost"], elsewhere: &[] },
     Case { number: 22, what: "the primary's address changes", tests: &["pod_deleted"], elsewhere: &[] },

@@ -17,6 +17,7 @@ use understudy_e2e::{Cluster, Load, RATE, eventually, kill_process, with_temp_ns
 use crate::{PATIENCE, small};
 
 const RENEW_AFTER_ANNOTATION: &str = "understudy.dev/renew-after";
+const NEXT_AFTER_ANNOTATION: &str = "understudy.dev/next-authority-after";
 const GRPC_PORT: u16 = 7672;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,21 +34,28 @@ async fn a_new_authority_and_its_certificates_disturb_nobody() {
             handshake(&cluster, &pod, &old.newest, &old).await.context("with what there is")?;
         }
 
-        // Their time has come.
-        let patch = json!({ "metadata": { "annotations": { RENEW_AFTER_ANNOTATION: "2020-01-01T00:00:00Z" } } });
-        cluster.api::<Secret>().patch("orders-ca", &PatchParams::default(), &Patch::Merge(patch)).await?;
-        let new = eventually("a certificate of a new authority", PATIENCE, async || {
+        // Its time has come: the next one is trusted, and issues nothing yet.
+        its_time_has_come(&cluster, RENEW_AFTER_ANNOTATION).await?;
+        let announced = eventually("two authorities", PATIENCE, async || {
             let now = tls(&cluster).await?;
-            ensure!(now.newest != old.newest && now.certificate != old.certificate, "they are the old ones");
+            ensure!(now.authorities.len() == 2, "{} authorities", now.authorities.len());
+            Ok(now)
+        })
+        .await?;
+        ensure!(announced.authorities[0] == old.newest, "the old authority issues no more");
+        ensure!(announced.certificate == old.certificate, "a certificate was issued by whom nobody knows yet");
+
+        kubelets_look(&cluster, "1").await?;
+        its_time_has_come(&cluster, NEXT_AFTER_ANNOTATION).await?;
+        let new = eventually("a certificate of the new authority", PATIENCE, async || {
+            let now = tls(&cluster).await?;
+            ensure!(now.newest == announced.authorities[1], "the old authority issues");
+            ensure!(now.certificate != old.certificate, "it is the old one");
             ensure!(now.authorities.contains(&old.newest), "the old authority is not trusted any more");
             Ok(now)
         })
         .await?;
-        for pod in cluster.pod_names(3) {
-            // A kubelet looks again when the pod changes: sooner than it would by itself.
-            let nudge = json!({ "metadata": { "annotations": { "example.com/look": "again" } } });
-            cluster.api::<Pod>().patch(&pod, &PatchParams::default(), &Patch::Merge(nudge)).await?;
-        }
+        kubelets_look(&cluster, "2").await?;
         for pod in cluster.pod_names(3) {
             eventually(format!("{pod} to show its new certificate"), PATIENCE * 2, async || {
                 handshake(&cluster, &pod, &new.newest, &new).await
@@ -78,6 +86,22 @@ async fn a_new_authority_and_its_certificates_disturb_nobody() {
         Ok(())
     })
     .await;
+}
+
+/// A kubelet looks at a pod's files when the pod changes: sooner than it would by itself.
+async fn kubelets_look(cluster: &Cluster, round: &str) -> Result<()> {
+    for pod in cluster.pod_names(3) {
+        let nudge = json!({ "metadata": { "annotations": { "example.com/look": round } } });
+        cluster.api::<Pod>().patch(&pod, &PatchParams::default(), &Patch::Merge(nudge)).await?;
+    }
+    Ok(())
+}
+
+/// What the operator has planned for later, of the authority, it does now.
+async fn its_time_has_come(cluster: &Cluster, annotation: &str) -> Result<()> {
+    let patch = json!({ "metadata": { "annotations": { annotation: "2020-01-01T00:00:00Z" } } });
+    cluster.api::<Secret>().patch("orders-ca", &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
 }
 
 /// A kubelet renews directories, and never a file that is mounted by itself.

@@ -115,16 +115,15 @@ enum Step {
 const FIELD: &str = "exampleOfALaterVersion";
 
 async fn change_crd(client: &Client, step: Step) -> Result<()> {
-    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let resource = ApiResource::erase::<CustomResourceDefinition>(&());
+    let crds: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
     let mut crd = crds.get(BrokerCluster::crd_name()).await?;
-    for version in &mut crd.spec.versions {
-        let schema = version.schema.as_mut().and_then(|schema| schema.open_api_v3_schema.as_mut());
-        let fields = schema.and_then(|schema| schema.properties.as_mut()).context("the CRD has no schema")?;
-        let spec = fields.get_mut("spec").and_then(|spec| spec.properties.as_mut()).context("no spec in the schema")?;
+    let versions = crd.data.pointer_mut("/spec/versions").and_then(Value::as_array_mut);
+    for version in versions.context("the CRD has no versions")? {
+        let spec = version.pointer_mut("/schema/openAPIV3Schema/properties/spec/properties");
+        let spec = spec.and_then(Value::as_object_mut).context("no spec in the schema")?;
         match step {
-            Step::FieldMore => {
-                spec.insert(FIELD.into(), serde_json::from_value(json!({ "type": "string", "description": "None." }))?);
-            }
+            Step::FieldMore => drop(spec.insert(FIELD.into(), json!({ "type": "string", "description": "None." }))),
             Step::FieldLess => drop(spec.remove(FIELD)),
         }
     }
