@@ -13,6 +13,7 @@ mod load;
 mod operator;
 mod placement;
 mod report;
+mod rounds;
 mod space;
 mod wait;
 
@@ -23,5 +24,6 @@ pub use load::{Aftermath, Load, Published, RATE};
 pub use operator::{OperatorPause, restore_operator};
 pub use placement::{lead_from, operator_node};
 pub use report::{Failure, Goal, Row};
+pub use rounds::{Rounds, rounds_wanted};
 pub use space::{Space, with_temp_ns};
 pub use wait::eventually;

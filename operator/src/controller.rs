@@ -153,7 +153,9 @@ async fn reconcile(cluster: Arc<BrokerCluster>, context: Arc<Context>) -> Result
     if cluster.metadata.deletion_timestamp.is_some() {
         return Ok(Action::await_change()); // its objects go with it
     }
+    let timer = crate::metrics::RECONCILE_SECONDS.start_timer();
     let result = steps(&cluster, &context).await;
+    timer.observe_duration();
     let outcome = match &result {
         Ok(_) => "ok",
         Err(ReconcileError::Invalid(_)) => "invalid",

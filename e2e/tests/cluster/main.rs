@@ -19,6 +19,7 @@ mod orders;
 mod rolling;
 mod scaling;
 mod switchover;
+mod twenty;
 mod volume;
 
 use std::time::Duration;

@@ -48,8 +48,8 @@ pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
 /// After a swap that failed, so that an API server in trouble is not asked in a loop.
 const SWAP_RETRY_AFTER: Duration = Duration::from_millis(200);
 pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
-/// The EndpointSlice is looked at again this often, in case somebody has changed it.
-pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
+/// The EndpointSlice is looked at again this often, in case somebody has changed it and no watch has told.
+pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(120);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// The word for a forced election (`FailoverReason::kind`).
 const FORCED: &str = "Forced";
@@ -231,7 +231,11 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
-                    self.assignment = self.assignments.borrow_and_update().clone();
+                    let assignment = self.assignments.borrow_and_update().clone();
+                    if assignment.applied.slice_version != self.assignment.applied.slice_version {
+                        self.recheck_endpoint_at = Duration::ZERO;
+                    }
+                    self.assignment = assignment;
                 }
                 Ok(()) = self.cordoned.changed() => {}
                 () = sleep => {}
