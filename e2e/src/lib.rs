@@ -17,6 +17,7 @@ mod operator;
 mod outcomes;
 mod placement;
 mod report;
+mod rounds;
 mod space;
 mod wait;
 
@@ -34,5 +35,6 @@ pub use operator::{OperatorPause, replace_operator, restore_operator};
 pub use outcomes::Outcome;
 pub use placement::{lead_from, operator_node};
 pub use report::{Failure, Goal, Row};
+pub use rounds::{Rounds, rounds_wanted};
 pub use space::{Space, with_temp_ns};
 pub use wait::eventually;

@@ -63,11 +63,21 @@ async fn everything_is_made_in_order_and_then_nothing_is_written() {
         PATCH /apis/apps/v1/namespaces/shop/statefulsets/orders"#]]
     .assert_eq(&api.take_writes().join("\n"));
 
-    // Resyncs of an idle cluster.
-    for _ in 0..3 {
-        assert_eq!(reconcile(&api, "u-1", json!({})).await.unwrap(), applied);
-        assert_eq!(api.take_writes(), Vec::<String>::new());
+    // Resyncs of an idle cluster. The EndpointSlice's version is known from the first look on.
+    let first = reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_eq!(first, Applied { slice_version: first.slice_version.clone(), ..applied });
+    assert!(first.slice_version.is_some());
+    for _ in 0..2 {
+        assert_eq!(reconcile(&api, "u-1", json!({})).await.unwrap(), first);
     }
+    assert_eq!(api.take_writes(), Vec::<String>::new());
+
+    // Somebody changes it: whoever watches it is told.
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices/orders-primary";
+    api.change(slice, |slice| slice["metadata"]["resourceVersion"] = "99".into());
+    let changed = reconcile(&api, "u-1", json!({})).await.unwrap();
+    assert_ne!(changed.slice_version, first.slice_version);
+    assert_eq!(api.take_writes(), Vec::<String>::new());
 }
 
 #[tokio::test]

@@ -27,6 +27,7 @@ mod rolling;
 mod scaling;
 mod stopped;
 mod switchover;
+mod twenty;
 mod upgraded;
 mod volume;
 

@@ -141,7 +141,7 @@ async fn a_single_broker_can_be_drained() {
 }
 
 /// The budget's controller may not have seen the last change yet.
-async fn evict(cluster: &Cluster, pod: &str) -> Result<()> {
+pub(crate) async fn evict(cluster: &Cluster, pod: &str) -> Result<()> {
     eventually(format!("{pod} to be evicted"), PATIENCE, async || {
         cluster.api::<Pod>().evict(pod, &EvictParams::default()).await.map(drop).map_err(Into::into)
     })

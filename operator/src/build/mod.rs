@@ -10,6 +10,7 @@ mod expiry;
 mod foreign;
 mod network_policy;
 mod overlay;
+mod password;
 mod pod;
 mod service;
 mod settings;

@@ -44,8 +44,8 @@ use crate::status::CHANGES_EVERY;
 /// An election's request to the API server; longer than a busy server takes, shorter than the Lease lasts.
 pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
-/// The EndpointSlice is looked at again this often, in case somebody has changed it.
-pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
+/// The EndpointSlice is looked at again this often, in case somebody has changed it and no watch has told.
+pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(120);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
@@ -238,7 +238,11 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
-                    self.assignment = self.assignments.borrow_and_update().clone();
+                    let assignment = self.assignments.borrow_and_update().clone();
+                    if assignment.applied.slice_version != self.assignment.applied.slice_version {
+                        self.recheck_endpoint_at = Duration::ZERO;
+                    }
+                    self.assignment = assignment;
                 }
                 Ok(()) = self.cordoned.changed() => {}
                 () = sleep => {}
