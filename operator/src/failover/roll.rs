@@ -256,7 +256,11 @@ mod tests {
         );
         check_by("P B B", ordered(Order::Paused), expect!["done"]);
         let window = ordered(Order::Window { next: 1_795_996_800 });
-        check_by("P! B! B", window, expect!["OutsideWindow: 2 outdated; the next maintenance window begins at 2026-11-30T00:00:00.000Z"]);
+        check_by(
+            "P! B! B",
+            window,
+            expect!["OutsideWindow: 2 outdated; the next maintenance window begins at 2026-11-30T00:00:00.000Z"],
+        );
         check_by("P B c!", window, expect!["delete orders-2 u2"]);
         check_by("c! P B", ordered(Order::Paused), expect!["Paused: 1 outdated; reconciliation is paused"]);
         check_by("P B B", window, expect!["done"]);
