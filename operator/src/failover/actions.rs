@@ -7,6 +7,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use understudy_crds::{BrokerClusterStatus, UpdateStrategy};
+use understudy_election::Register;
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -15,9 +16,13 @@ use super::catch_ups::News;
 use super::endpoint::{PrimaryAddress, publish};
 use super::peer::{Address, Command};
 use super::roll::{self, Order, RollPod, RollRules, RollStep};
+use super::sight::Seen;
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
 use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
+
+/// Longer than a replica takes that is there.
+const LOOKS_FOR: Duration = Duration::from_secs(5);
 
 impl Task {
     /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
@@ -199,6 +204,9 @@ impl Task {
                 News::Done { message } => self.announcer.normal("CatchUpDone", "CatchUp", message),
             }
         }
+        if !self.has_looked() {
+            return;
+        }
         let Some(due) = self.status_due(&status) else { return };
         self.write_after = self.write_after.max(due);
         if self.writing || now < self.write_after {
@@ -212,6 +220,15 @@ impl Task {
                 tokio::time::timeout(SWAP_TIMEOUT * 2, status::write(&client, &namespace, &name, &status)).await;
             Done::StatusWritten(Box::new(status), flatten(written))
         });
+    }
+
+    /// What an earlier operator has written stands until this one has tried every replica, or for a while: that an operator has just
+    /// started is no news of a cluster.
+    fn has_looked(&self) -> bool {
+        let is_there = self.written.is_some() && self.written_at.is_none();
+        let all_tried = || self.sight.replicas().values().all(Seen::is_tried);
+        let is_read = self.pods_listed && *self.tracker.register() != Register::Unread;
+        !is_there || self.now() >= LOOKS_FOR || (is_read && all_tried())
     }
 
     /// An event when the first alarm comes, and when the last has gone.

@@ -67,6 +67,11 @@ impl Seen {
         self.said.as_ref().map(Said::identity)
     }
 
+    /// It was heard, or is known not to be there.
+    pub(crate) fn is_tried(&self) -> bool {
+        self.link != Link::Untried || self.pod.as_ref().is_none_or(|pod| pod.ip.is_none())
+    }
+
     /// Its status, if it is heard.
     pub(crate) fn heard(&self, now: Duration) -> Option<&wire::Status> {
         self.status.as_ref().filter(|_| self.contact(now) == Contact::Reachable)
@@ -88,6 +93,15 @@ impl Seen {
         };
         ReplicaView { contact: self.contact(now), report }
     }
+}
+
+/// A status without what changes all the while.
+fn settled(status: &wire::Status) -> wire::Status {
+    let mut settled = status.clone();
+    settled.last.iter_mut().for_each(|last| last.index = 0);
+    (settled.durable, settled.committed, settled.primary_for_ms, settled.counts) = (0, 0, 0, None);
+    settled.followers.iter_mut().for_each(|follower| follower.durable = 0);
+    settled
 }
 
 #[derive(Debug)]
@@ -117,15 +131,16 @@ impl Sight {
         }
     }
 
-    /// A status has come over the stream. `first`: the first one of a new stream.
+    /// A status has come over the stream. `first`: the first one of a new stream. True: it tells more than that time passes and
+    /// the log grows.
     pub(crate) fn handle_status(
         &mut self,
         name: &ReplicaName,
         status: wire::Status,
         first: bool,
         at: Duration,
-    ) -> Result<(), ReadError> {
-        let Some(seen) = self.replicas.get_mut(name) else { return Ok(()) };
+    ) -> Result<bool, ReadError> {
+        let Some(seen) = self.replicas.get_mut(name) else { return Ok(false) };
         let said = match read(&status, &self.cluster, name, at) {
             Ok(said) => said,
             Err(error) => {
@@ -133,6 +148,9 @@ impl Sight {
                 return Err(error);
             }
         };
+        let was_heard = seen.contact(at) == Contact::Reachable && seen.refused.is_none();
+        let is_news =
+            first || !was_heard || seen.status.as_ref().is_none_or(|before| settled(before) != settled(&status));
         if first {
             seen.ended = false;
         }
@@ -140,7 +158,7 @@ impl Sight {
         seen.link = Link::Up { heard_at: at };
         seen.said = Some(said);
         seen.status = Some(status);
-        Ok(())
+        Ok(is_news)
     }
 
     /// The stream has broken, or could not be made. A reset outweighs silence: it tells more.
