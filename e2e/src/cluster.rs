@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Secret};
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::NamespaceResourceScope;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -169,6 +171,42 @@ impl Cluster {
     pub async fn pod_ip(&self, pod: &str) -> Result<String> {
         let pod: Pod = self.read(pod).await?;
         pod.status.and_then(|status| status.pod_ip).context("the pod has no address")
+    }
+
+    /// Where the failover Service leads.
+    ///
+    /// # Errors
+    /// If its EndpointSlice cannot be read.
+    pub async fn routed_to(&self) -> Result<Vec<String>> {
+        let slice: EndpointSlice = self.read(&format!("{}-primary", self.name)).await?;
+        Ok(slice.endpoints.into_iter().flat_map(|endpoint| endpoint.addresses).collect())
+    }
+
+    /// Each pod with its UID and how often its containers were started again: what changes when Kubernetes touches one.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub async fn lives(&self) -> Result<BTreeMap<String, (String, i32)>> {
+        let pods = self.api::<Pod>().list(&ListParams::default()).await?;
+        let lives = pods.items.into_iter().map(|pod| {
+            let statuses = pod.status.and_then(|status| status.container_statuses).unwrap_or_default();
+            let restarts = statuses.iter().map(|container| container.restart_count).sum();
+            (pod.metadata.name.unwrap_or_default(), (pod.metadata.uid.unwrap_or_default(), restarts))
+        });
+        Ok(lives.collect())
+    }
+
+    /// What events say of the `BrokerCluster`, each with its reason before it.
+    ///
+    /// # Errors
+    /// If they cannot be listed.
+    pub async fn events(&self) -> Result<Vec<String>> {
+        let events = self.api::<Event>().list(&ListParams::default()).await?.items;
+        let kind = |event: &Event| event.regarding.as_ref().and_then(|regarding| regarding.kind.clone());
+        let own = events.into_iter().filter(|event| kind(event).as_deref() == Some("BrokerCluster"));
+        Ok(own
+            .map(|event| format!("{}: {}", event.reason.unwrap_or_default(), event.note.unwrap_or_default()))
+            .collect())
     }
 
     /// # Errors

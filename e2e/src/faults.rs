@@ -3,6 +3,7 @@
 //! The hermetic cluster's script ($HERMETIC, set by `hermetic exec`) does it there. On kind, the Docker engine can: a node
 //! is a container, which is paused, or taken off its network.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -195,6 +196,14 @@ fn hermetic() -> Result<String> {
     }
 }
 
+/// Where the API server says who wrote what, if it does.
+pub(crate) fn audit_log() -> Result<Option<PathBuf>> {
+    match Machine::here() {
+        Machine::Hermetic(script) => Ok(Some(PathBuf::from(run(&script, &["audit"])?.trim()))),
+        Machine::Kind => Ok(None),
+    }
+}
+
 fn change_node(node: &str, what: &str) -> Result<()> {
     match Machine::here() {
         Machine::Hermetic(script) => run(&script, &[what, number_of(node)?]).map(drop),
@@ -265,19 +274,13 @@ pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<Failure>
         Machine::Hermetic(script) => {
             let mut pids = Vec::new();
             for pod in pods {
-                let text = run(&script, &["pid", &cluster.namespace, pod, "broker"])?;
-                let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-                pids.push(pid.with_context(|| format!("{text:?} is no process"))?);
+                pids.push(broker_pid(&script, cluster, pod)?);
             }
             Failure::make(|| pids.into_iter().try_for_each(kill_process_now))
         }
         Machine::Kind => {
             for pod in pods {
-                let object: Pod = cluster.read(pod).await?;
-                let node = object.spec.and_then(|spec| spec.node_name).context("the pod is not on a node")?;
-                let statuses = object.status.and_then(|status| status.container_statuses).unwrap_or_default();
-                let id = statuses.into_iter().find_map(|status| status.container_id).context("no container runs")?;
-                let id = id.trim_start_matches("containerd://");
+                let (node, id) = container_of(cluster, pod).await?;
                 let inner =
                     format!("kill -9 $(crictl inspect --output go-template --template '{{{{.info.pid}}}}' {id})");
                 run("docker", &["exec", &node, "sh", "-c", &inner])?;
@@ -285,6 +288,93 @@ pub async fn kill_process(cluster: &Cluster, pods: &[String]) -> Result<Failure>
             Ok(Failure::now())
         }
     }
+}
+
+/// The broker's process in a pod stands still (SIGSTOP); its pod, and its node, do not know. Goes on when dropped.
+#[derive(Debug)]
+pub struct StoppedProcess {
+    /// Until it goes on.
+    place: Option<ProcessPlace>,
+}
+
+/// Where a process is signalled.
+#[derive(Debug)]
+enum ProcessPlace {
+    Here(Pid),
+    /// On this node of kind, as the node numbers it.
+    OnNode(String, String),
+}
+
+impl StoppedProcess {
+    /// # Errors
+    /// If the process is not found.
+    pub async fn begin(cluster: &Cluster, pod: &str) -> Result<(Self, Failure)> {
+        let place = match Machine::here() {
+            Machine::Hermetic(script) => ProcessPlace::Here(broker_pid(&script, cluster, pod)?),
+            Machine::Kind => {
+                let (node, id) = container_of(cluster, pod).await?;
+                let format = "go-template";
+                let inspect =
+                    ["exec", &node, "crictl", "inspect", "--output", format, "--template", "{{.info.pid}}", &id];
+                ProcessPlace::OnNode(node.clone(), run("docker", &inspect)?.trim().to_owned())
+            }
+        };
+        let failure = Failure::make(|| place.signal(Signal::STOP, "-STOP"))?;
+        Ok((Self { place: Some(place) }, failure))
+    }
+
+    /// # Errors
+    /// If the process is gone.
+    pub fn end(mut self) -> Result<()> {
+        self.undo()
+    }
+
+    fn undo(&mut self) -> Result<()> {
+        self.place.take().map_or(Ok(()), |place| place.signal(Signal::CONT, "-CONT"))
+    }
+}
+
+impl ProcessPlace {
+    fn signal(&self, signal: Signal, word: &str) -> Result<()> {
+        match self {
+            Self::Here(pid) => rustix::process::kill_process(*pid, signal)
+                .with_context(|| format!("kill {word} {}", pid.as_raw_nonzero())),
+            Self::OnNode(node, pid) => run("docker", &["exec", node, "kill", word, pid]).map(drop),
+        }
+    }
+}
+
+impl Drop for StoppedProcess {
+    fn drop(&mut self) {
+        _ = self.undo(); // a process that is gone needs no more
+    }
+}
+
+fn broker_pid(script: &str, cluster: &Cluster, pod: &str) -> Result<Pid> {
+    let text = run(script, &["pid", &cluster.namespace, pod, "broker"])?;
+    let pid = text.trim().parse().ok().and_then(Pid::from_raw);
+    pid.with_context(|| format!("{text:?} is no process"))
+}
+
+/// A pod's node and container, on kind.
+async fn container_of(cluster: &Cluster, pod: &str) -> Result<(String, String)> {
+    let object: Pod = cluster.read(pod).await?;
+    let node = object.spec.and_then(|spec| spec.node_name).context("the pod is not on a node")?;
+    let statuses = object.status.and_then(|status| status.container_statuses).unwrap_or_default();
+    let id = statuses.into_iter().find_map(|status| status.container_id).context("no container runs")?;
+    Ok((node, id.trim_start_matches("containerd://").to_owned()))
+}
+
+/// Kubernetes has not noticed that a node is lost, though we have: the node is Ready as far as its API says.
+///
+/// # Errors
+/// If it has, or the node cannot be read.
+pub async fn ensure_node_counts_as_ready(client: &Client, node: &str) -> Result<()> {
+    let object = Api::<Node>::all(client.clone()).get(node).await?;
+    let conditions = object.status.and_then(|status| status.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready").context("no condition Ready")?;
+    ensure!(ready.status == "True", "{node} is Ready={} since {:?}", ready.status, ready.last_transition_time);
+    Ok(())
 }
 
 fn kill_process_now(pid: Pid) -> Result<()> {

@@ -1,5 +1,6 @@
 //! The operator, taken away for the time of a test.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -7,13 +8,13 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 
 use crate::wait::eventually;
 
 pub(crate) const NAMESPACE: &str = "understudy-system";
-const DEPLOYMENT: &str = "understudy-operator";
+pub(crate) const DEPLOYMENT: &str = "understudy-operator";
 pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=understudy-operator";
 const SCALES_WITHIN: Duration = Duration::from_secs(90);
 
@@ -43,6 +44,27 @@ impl OperatorPause {
     pub async fn end(self) -> Result<()> {
         restore_operator(&self.0).await
     }
+}
+
+/// Every process of the operator is replaced by another one, which knows nothing.
+///
+/// # Errors
+/// If they do not come up.
+pub async fn replace_operator(client: &Client) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let labels = ListParams::default().labels(SELECTOR);
+    let uids = async || -> Result<BTreeSet<String>> {
+        Ok(pods.list(&labels).await?.items.into_iter().filter_map(|pod| pod.metadata.uid).collect())
+    };
+    let before = uids().await?;
+    pods.delete_collection(&DeleteParams::default().grace_period(1), &labels).await?;
+    eventually("the operator's pods to be others", SCALES_WITHIN, async || {
+        let left = uids().await?.intersection(&before).count();
+        ensure!(left == 0, "{left} of the old ones are left");
+        Ok(())
+    })
+    .await?;
+    restore_operator(client).await
 }
 
 /// As manifests/base has it: one works, the other stands by.

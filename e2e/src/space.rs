@@ -3,7 +3,7 @@
 
 use std::any::Any;
 use std::panic::AssertUnwindSafe;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use futures::FutureExt;
@@ -13,6 +13,7 @@ use kube::api::{Api, DeleteParams, ListParams, PostParams};
 use serde_json::json;
 
 use crate::cluster::Cluster;
+use crate::outcomes::Outcome;
 use crate::{dump, faults, operator, wait::eventually};
 
 /// Kubernetes waits for the brokers' orderly end, then for the volumes' release.
@@ -32,6 +33,7 @@ pub struct Space {
 /// # Panics
 /// If the test fails, after its dump: that is how a test says so.
 pub async fn with_temp_ns<F: Future<Output = Result<()>>>(name: &'static str, test: impl FnOnce(Space) -> F) {
+    let begun = Instant::now();
     let space = Space::new(name).await.unwrap_or_else(|error| panic!("{name} cannot begin: {error:#}"));
     // A panicking assertion is followed by the dump and the cleaning as an error is; nothing of the test is used again.
     let outcome = AssertUnwindSafe(test(space.clone())).catch_unwind().await;
@@ -45,6 +47,10 @@ pub async fn with_temp_ns<F: Future<Output = Result<()>>>(name: &'static str, te
     }
     faults::restore_nodes();
     let gone = space.end().await;
+    let passed = failure.is_none() && gone.is_ok();
+    if let Err(error) = (Outcome { test: name.to_owned(), passed, took: begun.elapsed() }).note() {
+        eprintln!("{name}: its outcome is not in the table: {error:#}");
+    }
     if let (None, Err(error)) = (&failure, gone) {
         panic!("{name}: its namespace does not go: {error:#}");
     }

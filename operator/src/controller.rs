@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service, ServiceAccount};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -102,6 +102,7 @@ pub(crate) async fn run(client: Client, config: &Config) {
         .trigger_backoff(WatchRetry)
         .owns(api::<StatefulSet>(&client, namespace), ours.clone())
         .owns(api::<Service>(&client, namespace), ours.clone())
+        .owns(api::<ConfigMap>(&client, namespace), ours.clone())
         .owns(api::<ServiceAccount>(&client, namespace), ours.clone())
         .owns(api::<Secret>(&client, namespace), ours.clone())
         .owns(api::<Role>(&client, namespace), ours.clone())

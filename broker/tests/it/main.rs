@@ -10,6 +10,7 @@ mod bad_clients;
 mod bad_surroundings;
 mod catch_up;
 mod chaos;
+mod clocks;
 mod consumers;
 mod deduplication;
 mod durability;

@@ -2,7 +2,8 @@
 
 use anyhow::ensure;
 use understudy_e2e::{
-    Failure, Goal, InsideClient, Load, Outage, RATE, Row, eventually, lead_from, operator_node, with_temp_ns,
+    Failure, Goal, InsideClient, Load, Outage, RATE, Row, ensure_node_counts_as_ready, eventually, lead_from,
+    operator_node, with_temp_ns,
 };
 
 use crate::{PATIENCE, recovered, small};
@@ -31,6 +32,8 @@ async fn freeze(name: &'static str, with_operator: bool) {
         let outage = Outage::freeze(&node)?;
         let failure = Failure::now();
         let gap = load.recovery(failure).await?;
+        // K19: streams and Lease have told it, long before a Node's condition would.
+        ensure_node_counts_as_ready(&space.client, &node).await?;
         // The old primary wakes up and must find that it is none.
         outage.end()?;
         cluster.ready_after(epoch).await?;
@@ -74,6 +77,7 @@ async fn a_primary_that_is_cut_off_confirms_nothing() {
         let at_cut = inside.mark().await?;
         ensure!(at_cut.connected, "the inner client lost its broker by the cut itself: {at_cut:?}");
         let gap = load.recovery(cut).await?;
+        ensure_node_counts_as_ready(&space.client, &node).await?; // K19
         // The others go on. The old primary can neither commit nor change the set: it ends its clients' connections, with
         // nothing confirmed that was sent after the cut.
         let closed = eventually("the old primary to close its clients", PATIENCE, async || {

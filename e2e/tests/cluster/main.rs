@@ -6,20 +6,29 @@
 //! one another (`e2e/run`).
 
 mod apply;
+mod cases;
+mod certificates;
 mod everything;
 mod killed;
 mod kubectl;
+mod lease_contended;
 mod lease_deleted;
+mod leaving;
 mod lost_node;
 mod manifests;
 mod mistakes;
 mod network;
 mod operator_away;
 mod orders;
+mod probes;
+mod recreated;
+mod rights;
 mod rolling;
 mod scaling;
+mod stopped;
 mod switchover;
 mod twenty;
+mod upgraded;
 mod volume;
 
 use std::time::Duration;

@@ -2,7 +2,9 @@
 //! one, that which clients see. Each has an authority of its own: who is let in by one is not by the other.
 //!
 //! An authority's key lies in a Secret of its own that no pod mounts. Certificates are renewed when two thirds of their
-//! life are over; a new authority is trusted beside the old one, so that peers with either certificate go on talking.
+//! life are over. A new authority is trusted beside the old one for a while before anything is issued by it, since files come to
+//! each pod in their own time: whoever has the newest certificate is believed by who has the oldest files. The old one is trusted
+//! until the next.
 //! When a certificate ends and who issued it is kept in annotations: nothing here parses X.509.
 
 use std::collections::BTreeMap;
@@ -24,10 +26,15 @@ use crate::names::{Names, metadata};
 
 const AUTHORITY_LIFE: Duration = Duration::days(10 * 365);
 const CERTIFICATE_LIFE: Duration = Duration::days(365);
-/// A node's clock may be behind the operator's.
-const BACKDATED: Duration = Duration::hours(1);
+/// A node's clock may be behind the operator's, and by how much nobody promises.
+const BACKDATED: Duration = Duration::days(1);
+
+/// Before the next authority issues anything. Kubelets need minutes at most; clients may be given what they trust by hand.
+const TRUSTED_FIRST: Duration = Duration::days(7);
 
 const RENEW_AFTER_ANNOTATION: &str = "understudy.dev/renew-after";
+/// On the authority's Secret, where the next one is in it already: when that begins to issue.
+const NEXT_AFTER_ANNOTATION: &str = "understudy.dev/next-authority-after";
 /// On the certificate's Secret: fingerprint of the authority that issued it.
 const ISSUER_ANNOTATION: &str = "understudy.dev/issuer";
 /// On the certificate's Secret: the names it was issued for.
@@ -35,6 +42,8 @@ const HOSTS_ANNOTATION: &str = "understudy.dev/hosts";
 
 pub(super) const AUTHORITY_CERTIFICATE: &str = "ca.crt";
 const AUTHORITY_KEY: &str = "ca.key";
+const NEXT_CERTIFICATE: &str = "next.crt";
+const NEXT_KEY: &str = "next.key";
 pub(super) const CERTIFICATE: &str = "tls.crt";
 const KEY: &str = "tls.key";
 
@@ -75,6 +84,14 @@ struct Authority {
     previous: Option<String>,
     key: KeyPair,
     renew_after: String,
+    /// Trusted already.
+    next: Option<NextAuthority>,
+}
+
+struct NextAuthority {
+    certificate: String,
+    key: KeyPair,
+    issues_after: String,
 }
 
 /// Brokers and operator, towards each other.
@@ -128,7 +145,7 @@ impl Purpose<'_> {
     fn build(self, cluster: &ValidatedCluster, now: OffsetDateTime) -> Result<Certificates, CertificateError> {
         let authority = match self.kept_authority {
             Some(secret) => kept_authority(secret, now)?,
-            None => new_authority(None, now)?,
+            None => first_authority(now)?,
         };
         let issuer = fingerprint(&authority.certificate);
         let hosts = self.hosts.join(",");
@@ -145,14 +162,17 @@ impl Purpose<'_> {
             ),
             None => issue(&authority, &self.hosts, now)?,
         };
-        let both = [Some(authority.certificate.as_str()), authority.previous.as_deref()];
-        let authorities = both.into_iter().flatten().collect::<String>();
-        let authority_secret = secret(
-            cluster,
-            self.authority_name,
-            &[(AUTHORITY_CERTIFICATE, &authorities), (AUTHORITY_KEY, &authority.key.serialize_pem())],
-            &[(RENEW_AFTER_ANNOTATION, &authority.renew_after)],
-        );
+        let next = authority.next.as_ref();
+        let trusted = [Some(&authority.certificate), next.map(|next| &next.certificate), authority.previous.as_ref()];
+        let authorities = trusted.into_iter().flatten().map(String::as_str).collect::<String>();
+        let (own_key, next_key) = (authority.key.serialize_pem(), next.map(|next| next.key.serialize_pem()));
+        let mut data = vec![(AUTHORITY_CERTIFICATE, authorities.as_str()), (AUTHORITY_KEY, own_key.as_str())];
+        let mut annotations = vec![(RENEW_AFTER_ANNOTATION, authority.renew_after.as_str())];
+        if let (Some(next), Some(key)) = (next, &next_key) {
+            data.extend([(NEXT_CERTIFICATE, next.certificate.as_str()), (NEXT_KEY, key.as_str())]);
+            annotations.push((NEXT_AFTER_ANNOTATION, &next.issues_after));
+        }
+        let authority_secret = secret(cluster, self.authority_name, &data, &annotations);
         let mut tls_secret = secret(
             cluster,
             self.tls_name,
@@ -193,21 +213,50 @@ fn kept_authority(secret: &Secret, now: OffsetDateTime) -> Result<Authority, Cer
         return Err(unreadable(secret, AUTHORITY_CERTIFICATE));
     }
     let certificate = certificates.remove(0);
-    let renew_after = annotation(secret, RENEW_AFTER_ANNOTATION);
-    if is_due(renew_after, now) {
-        return new_authority(Some(certificate), now);
+    let next = kept_next(secret)?;
+    if let Some(next) = next.as_ref().filter(|next| is_due(Some(&next.issues_after), now)) {
+        let key = KeyPair::from_pem(&next.key.serialize_pem())?;
+        let renew_after = renew_after(now - TRUSTED_FIRST, AUTHORITY_LIFE)?;
+        let previous = Some(certificate);
+        return Ok(Authority { certificate: next.certificate.clone(), previous, key, renew_after, next: None });
     }
-    let key = KeyPair::from_pem(&text(secret, AUTHORITY_KEY)?).map_err(|_| unreadable(secret, AUTHORITY_KEY))?;
-    let previous = certificates.into_iter().next();
-    Ok(Authority { certificate, previous, key, renew_after: renew_after.unwrap_or_default().to_owned() })
+    let key = key(secret, AUTHORITY_KEY)?;
+    let renew_after = annotation(secret, RENEW_AFTER_ANNOTATION).unwrap_or_default().to_owned();
+    let previous = certificates.into_iter().rfind(|other| next.as_ref().is_none_or(|next| next.certificate != *other));
+    let next = match next {
+        None if is_due(Some(&renew_after), now) => Some(next_authority(now)?),
+        next => next,
+    };
+    Ok(Authority { certificate, previous, key, renew_after, next })
 }
 
-fn new_authority(previous: Option<String>, now: OffsetDateTime) -> Result<Authority, CertificateError> {
+fn kept_next(secret: &Secret) -> Result<Option<NextAuthority>, CertificateError> {
+    let Some(issues_after) = annotation(secret, NEXT_AFTER_ANNOTATION) else { return Ok(None) };
+    let certificate = text(secret, NEXT_CERTIFICATE)?;
+    Ok(Some(NextAuthority { certificate, key: key(secret, NEXT_KEY)?, issues_after: issues_after.to_owned() }))
+}
+
+fn key(secret: &Secret, name: &'static str) -> Result<KeyPair, CertificateError> {
+    KeyPair::from_pem(&text(secret, name)?).map_err(|_| unreadable(secret, name))
+}
+
+fn first_authority(now: OffsetDateTime) -> Result<Authority, CertificateError> {
+    let (certificate, key) = new_authority(now)?;
+    let renew_after = renew_after(now, AUTHORITY_LIFE)?;
+    Ok(Authority { certificate, previous: None, key, renew_after, next: None })
+}
+
+fn next_authority(now: OffsetDateTime) -> Result<NextAuthority, CertificateError> {
+    let (certificate, key) = new_authority(now)?;
+    Ok(NextAuthority { certificate, key, issues_after: date(now + TRUSTED_FIRST)? })
+}
+
+fn new_authority(now: OffsetDateTime) -> Result<(String, KeyPair), CertificateError> {
     let key = KeyPair::generate()?;
     let mut params = authority_params();
     (params.not_before, params.not_after) = (now - BACKDATED, now + AUTHORITY_LIFE);
     let certificate = params.self_signed(&key)?.pem();
-    Ok(Authority { certificate, previous, key, renew_after: renew_after(now, AUTHORITY_LIFE)? })
+    Ok((certificate, key))
 }
 
 /// The subject, the same for each authority: with the key it is all that an issued certificate takes from its issuer.
@@ -243,7 +292,10 @@ fn common_name(name: &str) -> DistinguishedName {
 }
 
 fn renew_after(now: OffsetDateTime, life: Duration) -> Result<String, time::error::Format> {
-    let date: OffsetDateTime = now + life * 2 / 3;
+    date(now + life * 2 / 3)
+}
+
+fn date(date: OffsetDateTime) -> Result<String, time::error::Format> {
     date.replace_nanosecond(0).unwrap_or(date).format(&Rfc3339)
 }
 
@@ -324,17 +376,42 @@ mod tests {
         assert_eq!(third.material.authorities, first.material.authorities);
     }
 
-    /// Peers with a certificate of either authority trust each other.
+    /// Who has either certificate is believed by who has either file, at each step.
     #[test]
-    fn a_new_authority_is_trusted_beside_the_old_one() {
+    fn a_new_authority_is_trusted_before_it_issues_and_the_old_one_after() {
         let first = build(&cluster(), &Observed::default(), day(0)).unwrap();
-        let renewed = again(&first, day(2_434));
-        assert_eq!(split_pem(&renewed.material.authorities).len(), 2);
-        assert!(renewed.material.authorities.ends_with(&first.material.authorities));
-        assert_ne!(renewed.material.certificate, first.material.certificate);
-        let kept = again(&renewed, day(2_435));
-        assert_eq!(kept.tls_secret, renewed.tls_secret);
-        assert_eq!(kept.authority_secret, renewed.authority_secret);
+        let announced = again(&first, day(2_434));
+        let both = split_pem(&announced.material.authorities);
+        assert_eq!(both.len(), 2);
+        assert_eq!(both[0], first.material.authorities);
+        let annotations = announced.tls_secret.metadata.annotations.as_ref().unwrap();
+        assert_eq!(Some(annotations[ISSUER_ANNOTATION].as_str()), annotation(&first.tls_secret, ISSUER_ANNOTATION));
+        // The certificate's own time has come meanwhile; it is still of the old authority, and stays.
+        for build in [&first, &announced] {
+            let keys = build.authority_secret.data.as_ref().unwrap();
+            assert!(
+                keys.values().all(|kept| kept.0 != build.material.key.as_bytes()),
+                "an authority's key is shown to pods"
+            );
+        }
+        let kept = again(&announced, day(2_440));
+        assert_eq!(kept.tls_secret, announced.tls_secret);
+        assert_eq!(kept.authority_secret, announced.authority_secret);
+
+        let issuing = again(&kept, day(2_441));
+        assert_eq!(split_pem(&issuing.material.authorities), [both[1].clone(), both[0].clone()]);
+        assert_ne!(issuing.material.certificate, kept.material.certificate);
+        let issuer = annotation(&issuing.tls_secret, ISSUER_ANNOTATION).unwrap();
+        assert_eq!(issuer, fingerprint(&both[1]));
+        assert_eq!(annotation(&issuing.authority_secret, NEXT_AFTER_ANNOTATION), None);
+        let kept = again(&issuing, day(2_442));
+        assert_eq!(kept.tls_secret, issuing.tls_secret);
+        assert_eq!(kept.authority_secret, issuing.authority_secret);
+        // The one after that: the oldest is trusted until it issues.
+        let third = again(&kept, day(2 * 2_434));
+        assert_eq!(split_pem(&third.material.authorities).len(), 3);
+        let third = again(&third, day(2 * 2_434 + 7));
+        assert_eq!(split_pem(&third.material.authorities)[1..], both[1..]);
     }
 
     #[test]

@@ -16,13 +16,12 @@ use super::catch_ups::News;
 use super::endpoint::{PrimaryAddress, publish};
 use super::peer::{Address, Command};
 use super::roll::{self, Order, RollPod, RollRules, RollStep};
-use super::sight::Seen;
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
 use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
 
-/// Longer than a replica takes that is there.
-const LOOKS_FOR: Duration = Duration::from_secs(5);
+/// An operator that has just begun waits so long for brokers to speak before it says in a status that they do not.
+pub(super) const LOOKS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Task {
     /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
@@ -107,11 +106,19 @@ impl Task {
         Some(PrimaryAddress { epoch: lease.epoch(), pod: holder.name.to_string(), ip, node: pod.node.clone() })
     }
 
+    /// The spec's, or the primary's own until it has taken that up, whichever asks for more.
+    fn min_in_sync(&self) -> usize {
+        let wanted = u32::from(self.cluster().min_in_sync);
+        let primary = self.held().and_then(|lease| status::serving(lease, &self.sight, self.now()));
+        let own = primary.and_then(|primary| primary.settings.as_ref()).map_or(wanted, |own| own.min_in_sync);
+        usize::try_from(own.max(wanted)).unwrap_or(usize::MAX)
+    }
+
     pub(super) fn roll(&mut self) {
         let pods = self.roll_pods();
         let cluster = self.cluster();
         let rules = RollRules {
-            min_in_sync: usize::from(cluster.min_in_sync),
+            min_in_sync: self.min_in_sync(),
             supervised: cluster.update == UpdateStrategy::Supervised,
             order: match (cluster.orders.paused, cluster.orders.maintenance) {
                 (true, _) => Some(Order::Paused),
@@ -128,14 +135,13 @@ impl Task {
         }
         match self.roll.clone() {
             RollStep::Delete { pod, uid } => {
-                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
                 self.deleted.insert(uid.clone());
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
                 self.jobs.spawn(async move {
                     let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
                     let params = DeleteParams::default().preconditions(preconditions);
                     let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
-                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
+                    Done::Deleted { pod, uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
                 });
             }
             RollStep::HandOver { from } => {
@@ -178,7 +184,20 @@ impl Task {
         pods.collect()
     }
 
+    /// Whether everything that the status speaks of was looked at. Before that it would take back what an earlier operator has
+    /// seen, only to say it again a moment later.
+    fn has_looked(&self) -> bool {
+        let now = self.now();
+        let is_known = |name: String| self.sight.knows(&ReplicaName::new(&name), now);
+        let is_new = self.written.is_none();
+        let is_read = !matches!(self.tracker.register(), Register::Unread) && self.pods_listed;
+        is_new || now >= LOOKS_WITHIN || (is_read && self.cluster().pod_names().all(is_known))
+    }
+
     pub(super) fn write_status(&mut self) {
+        if !self.has_looked() {
+            return;
+        }
         let now = self.now();
         let snapshot = Snapshot {
             cluster: self.cluster(),
@@ -204,9 +223,6 @@ impl Task {
                 News::Done { message } => self.announcer.normal("CatchUpDone", "CatchUp", message),
             }
         }
-        if !self.has_looked() {
-            return;
-        }
         let Some(due) = self.status_due(&status) else { return };
         self.write_after = self.write_after.max(due);
         if self.writing || now < self.write_after {
@@ -220,15 +236,6 @@ impl Task {
                 tokio::time::timeout(SWAP_TIMEOUT * 2, status::write(&client, &namespace, &name, &status)).await;
             Done::StatusWritten(Box::new(status), flatten(written))
         });
-    }
-
-    /// What an earlier operator has written stands until this one has tried every replica, or for a while: that an operator has just
-    /// started is no news of a cluster.
-    fn has_looked(&self) -> bool {
-        let is_there = self.written.is_some() && self.written_at.is_none();
-        let all_tried = || self.sight.replicas().values().all(Seen::is_tried);
-        let is_read = self.pods_listed && *self.tracker.register() != Register::Unread;
-        !is_there || self.now() >= LOOKS_FOR || (is_read && all_tried())
     }
 
     /// An event when the first alarm comes, and when the last has gone.

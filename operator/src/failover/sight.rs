@@ -67,11 +67,6 @@ impl Seen {
         self.said.as_ref().map(Said::identity)
     }
 
-    /// It was heard, or is known not to be there.
-    pub(crate) fn is_tried(&self) -> bool {
-        self.link != Link::Untried || self.pod.as_ref().is_none_or(|pod| pod.ip.is_none())
-    }
-
     /// Its status, if it is heard.
     pub(crate) fn heard(&self, now: Duration) -> Option<&wire::Status> {
         self.status.as_ref().filter(|_| self.contact(now) == Contact::Reachable)
@@ -121,6 +116,14 @@ impl Sight {
 
     pub(crate) fn replica(&self, name: &ReplicaName) -> Option<&Seen> {
         self.replicas.get(name)
+    }
+
+    /// Whether this one was heard, or does not answer, or has no address to ask at.
+    pub(crate) fn knows(&self, name: &ReplicaName, now: Duration) -> bool {
+        self.replica(name).is_some_and(|seen| {
+            let has_address = seen.pod.as_ref().is_some_and(|pod| pod.ip.is_some());
+            !has_address || seen.contact(now) != Contact::Unknown
+        })
     }
 
     /// The replicas to look at: those of the spec, and those of the in-sync set that a scale-down is about to remove.
