@@ -26,7 +26,7 @@ pub use clients::{
 };
 pub use contents::{ConfigMapKeyRef, Users};
 pub use failover::{Failover, Primary, Promotion, Replicate, Replication};
-pub use operation::{Monitoring, NetworkPolicies, PodMonitor, Update, UpdateStrategy};
+pub use operation::{Day, MaintenanceWindow, Monitoring, NetworkPolicies, PodMonitor, Update, UpdateStrategy};
 pub use pods::{
     LocalRef, Metadata, PodTemplate, PullPolicy, Scheduling, Spread, Toleration, TopologySpread, WhenUnsatisfiable,
 };

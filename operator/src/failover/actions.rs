@@ -2,7 +2,7 @@
 //! request to the API server is a job that the loop hears of when it is done.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
@@ -114,6 +114,12 @@ impl Task {
         usize::try_from(own.max(wanted)).unwrap_or(usize::MAX)
     }
 
+    fn closed_window(&self) -> Option<Order> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let next = self.cluster().update_windows.closed_until(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        Some(Order::Window { next })
+    }
+
     pub(super) fn roll(&mut self) {
         let pods = self.roll_pods();
         let cluster = self.cluster();
@@ -123,7 +129,7 @@ impl Task {
             order: match (cluster.orders.paused, cluster.orders.maintenance) {
                 (true, _) => Some(Order::Paused),
                 (false, true) => Some(Order::Maintenance),
-                (false, false) => None,
+                (false, false) => self.closed_window(),
             },
         };
         self.roll = match cluster.orders.hibernated {
