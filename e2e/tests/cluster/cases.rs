@@ -45,7 +45,10 @@ const CASES: [Case; 24] = [
         number: 11,
         what: "another cluster of the same name",
         tests: &["recreated"],
-        elsewhere: &[("operator/tests/apply.rs", "what_belongs_to_another_cluster_of_the_name_is_left_alone")],
+        elsewhere: &[
+            ("operator/tests/apply.rs", "what_belongs_to_another_cluster_of_the_name_is_left_alone"),
+            ("operator/src/earlier.rs", "pods_are_waited_for_and_then_the_lease_goes"),
+        ],
     },
     Case {
         number: 12,

@@ -78,7 +78,7 @@ fn much_set() -> Value {
     spec["podTemplate"] =
         json!({ "metadata": { "labels": { "team": "orders" } }, "spec": { "dnsPolicy": "ClusterFirst" } });
     spec["service"] = json!({ "type": "ClusterIP", "annotations": { "example.com/is": "kept" } });
-    spec["clients"] = json!({ "backupConnections": "Relay", "maxConnections": 500, "consumerTimeout": "1h" });
+    spec["clients"] = json!({ "backupConnections": "Relay", "maxConnections": 500, "consumerTimeout": "60m" });
     spec["failover"] = json!({ "leaseDuration": "6s", "backupTimeout": "2500ms", "stallTimeout": "12s" });
     spec["replication"] = json!({ "catchUpBandwidth": "100Mi", "maxCatchUps": 2 });
     spec["update"] = json!({ "strategy": "Automatic" });
