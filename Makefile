@@ -11,7 +11,7 @@ endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours programs fuzz fmt fmt-check lint generate manifests manifests-check monitoring-check build release up down e2e bench bench-storage need clean made-up
+.PHONY: help demo chaos test unit sim sim-broken clients conformance behaviours programs fuzz fmt fmt-check lint generate manifests manifests-check monitoring-check build release up down e2e failovers scale bench bench-storage need clean made-up
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,12 @@ down: ## Takes that away again
 
 e2e: need ## The cluster tests, on such a Kubernetes of their own
 	e2e/run
+
+failovers: need ## Twenty failovers of each kind on such a Kubernetes, most of an hour: FAILOVERS="twenty::nodes_freeze"
+	UNDERSTUDY_E2E_LIMIT=5400 e2e/run $(or $(FAILOVERS),twenty::)
+
+scale: need ## What one operator costs that looks after 200 clusters, on faked nodes: SCALE="--clusters 50 --silent"
+	e2e/scale/run $(SCALE)
 
 bench: release ## Ours beside RabbitMQ's quorum queues on this machine, in one run, as ratios
 	target/release/understudy-bench compare $(BENCH)

@@ -1,6 +1,7 @@
 //! The command line, and the [`Config`] it must make sense as. Nothing else reads an argument or the environment.
 
 mod clients;
+mod settings;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,11 +10,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use understudy_node::NodeConfig;
+use understudy_node::{NodeConfig, Settings};
 use understudy_record::{ReplicaName, Replicate};
 
 use clients::ClientArguments;
 pub(crate) use clients::{ClientCertificates, ClientTls, Clients, LoginFrom, Mechanism, TlsVersion};
+pub(crate) use settings::{SettingsError, SettingsFile};
 
 /// Of the memory limit, for bodies: the rest is for the index, buffers, and what is on its way.
 const DEFAULT_BUDGET_PERCENT: u8 = 40;
@@ -61,6 +63,10 @@ pub struct Arguments {
     /// What a confirm promises: fsynced on every in-sync replica, or received by each.
     #[arg(long, value_enum, default_value_t = Durability::Fsync)]
     durability: Durability,
+    /// What may change without a restart, looked at every few seconds: lines of replicas=N, min-in-sync=N and
+    /// consumer-timeout-ms=N, which count instead of the options of those names.
+    #[arg(long, value_name = "FILE")]
+    settings_file: Option<PathBuf>,
     /// kubernetes:NAMESPACE/NAME or local:DIRECTORY
     #[arg(long)]
     lease: String,
@@ -205,8 +211,9 @@ pub struct Config {
     pub grpc_listen: SocketAddr,
     pub http_listen: SocketAddr,
     pub peers: Peers,
-    pub replicas: usize,
-    pub min_in_sync: usize,
+    /// By the command line and, if there is one, the file beside it, as they were at the start.
+    pub settings: Settings,
+    pub settings_file: Option<SettingsFile>,
     pub durability: Durability,
     pub lease: LeasePlace,
     pub lease_duration: Duration,
@@ -234,7 +241,6 @@ pub struct Config {
     pub disk_free_watermark: Option<u64>,
     pub resume_records: u64,
     /// What one pass of comparing the replicas' states takes; zero: there is none.
-    pub consumer_timeout: Duration,
     pub scrub_interval: Duration,
     /// A state that is not what the last primary had counts all the same.
     pub accept_differences: bool,
@@ -252,6 +258,16 @@ pub enum Peers {
     Listed(BTreeMap<ReplicaName, String>),
     /// `{name}` stands for the replica's name; replica names are the cluster's with `-0`, `-1`, ….
     Pattern(String),
+}
+
+impl Peers {
+    /// All replicas of the cluster; `count` of them where they are not listed.
+    fn replicas(&self, cluster: &str, count: usize) -> Vec<ReplicaName> {
+        match self {
+            Self::Listed(list) => list.keys().cloned().collect(),
+            Self::Pattern(_) => (0..count).map(|place| ReplicaName::new(&format!("{cluster}-{place}"))).collect(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -280,6 +296,8 @@ pub enum ConfigError {
     NotListed(ReplicaName),
     #[error("--min-in-sync is {min_in_sync}; it must be between 1 and --replicas, which is {replicas}")]
     MinInSync { min_in_sync: usize, replicas: usize },
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
     #[error(
         "--open-guest takes guest/guest from anyone who can connect, so clients' addresses must be a loopback address, not {0}"
     )]
@@ -335,6 +353,21 @@ impl TryFrom<Arguments> for Config {
         if min_in_sync == 0 || min_in_sync > replicas {
             return Err(ConfigError::MinInSync { min_in_sync, replicas });
         }
+        let options = Settings {
+            replicas: peers.replicas(&given.cluster, replicas),
+            min_in_sync,
+            consumer_timeout: Duration::from_millis(given.consumer_timeout_ms),
+        };
+        let settings_file = given.settings_file.map(|path| SettingsFile {
+            path,
+            cluster: given.cluster.clone(),
+            peers: peers.clone(),
+            options: options.clone(),
+        });
+        let settings = match &settings_file {
+            Some(file) => file.read()?,
+            None => options,
+        };
         let lease = match given.lease.split_once(':') {
             Some(("local", directory)) if !directory.is_empty() => LeasePlace::Local(directory.into()),
             Some(("kubernetes", place)) => {
@@ -371,8 +404,8 @@ impl TryFrom<Arguments> for Config {
             grpc_listen: given.grpc_listen,
             http_listen: given.http_listen,
             peers,
-            replicas,
-            min_in_sync,
+            settings,
+            settings_file,
             durability: given.durability,
             lease,
             lease_duration: millis("lease-duration-ms", given.lease_duration_ms)?,
@@ -391,7 +424,6 @@ impl TryFrom<Arguments> for Config {
             memory_watermark: given.memory_watermark,
             disk_free_watermark: given.disk_free_watermark,
             resume_records: given.resume_records,
-            consumer_timeout: Duration::from_millis(given.consumer_timeout_ms),
             scrub_interval: Duration::from_millis(given.scrub_interval_ms),
             accept_differences: given.accept_differences,
             catch_up_bandwidth: bandwidth(given.catch_up_bandwidth, given.max_catch_ups)?,
@@ -412,27 +444,15 @@ impl Config {
         }
     }
 
-    /// Every replica of the cluster, this one included.
-    pub fn replica_names(&self) -> Vec<ReplicaName> {
-        match &self.peers {
-            Peers::Listed(list) => list.keys().cloned().collect(),
-            Peers::Pattern(_) => {
-                (0..self.replicas).map(|place| ReplicaName::new(&format!("{}-{place}", self.cluster))).collect()
-            }
-        }
-    }
-
     /// What the node is told.
     pub(crate) fn node(&self) -> NodeConfig {
         NodeConfig {
             max_catch_ups: self.max_catch_ups,
-            replicas: self.replica_names(),
+            settings: self.settings.clone(),
             replicate: self.replicate,
-            consumer_timeout: self.consumer_timeout,
             scrub_interval: self.scrub_interval,
             accept_differences: self.accept_differences,
             seed: self.seed,
-            min_in_sync: self.min_in_sync,
             replicated_only: self.replicated_only(),
             lease_duration: self.lease_duration,
             backup_timeout: self.backup_timeout,

@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::future::join_all;
 use tokio::sync::mpsc::Sender;
+use tokio::sync::watch;
 use understudy_election::{
-    Contact, Decision, Elector, Force, LeaseTracker, Loss, ReplicaView, Report, Spec, Stored, Timings, View, decide,
-    whom_to_follow,
+    Contact, Decision, Elector, Force, LeaseTracker, Loss, Register, ReplicaView, Report, Spec, Stored, Timings, View,
+    decide, whom_to_follow,
 };
 use understudy_lease::LeaseStore;
 use understudy_proto::control_client::ControlClient;
@@ -19,7 +20,7 @@ use understudy_record::ReplicaName;
 
 use crate::config::{Config, Promotion};
 use crate::peers::{Tls, status_to_wire};
-use understudy_node::{ControlEvent, Event, LeaseEvent, NodeStatus, RoleStatus, Shared};
+use understudy_node::{ControlEvent, Event, LeaseEvent, NodeStatus, RoleStatus, Settings, Shared};
 
 /// How often a backup without a primary looks around.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -33,6 +34,7 @@ pub(crate) struct BackupElector {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tls: Tls,
     pub(crate) lease: Arc<dyn LeaseStore>,
+    pub(crate) settings: watch::Receiver<Settings>,
     pub(crate) events: Sender<Event>,
 }
 
@@ -66,7 +68,7 @@ impl BackupElector {
                         self.shared.set_waits(None);
                         continue;
                     }
-                    self.ask_all(&mut known).await;
+                    self.ask_all(&tracker, &mut known).await;
                     self.act(&tracker, &known, &status).await;
                 }
             }
@@ -128,7 +130,7 @@ impl BackupElector {
             register: tracker.register().clone(),
             replicas,
             spec: Spec {
-                replicas: config.replica_names().into_iter().collect::<BTreeSet<_>>(),
+                replicas: self.settings.borrow().replicas.iter().cloned().collect(),
                 processes_in_set: config.replicated_only(),
                 preferred: None,
                 forced: Force::No,
@@ -146,9 +148,15 @@ impl BackupElector {
         })
     }
 
-    async fn ask_all(&self, known: &mut BTreeMap<ReplicaName, Known>) {
-        let others = self.config.replica_names().into_iter().filter(|name| *name != self.config.name);
-        let answers = join_all(others.map(async |name| {
+    /// The replicas that there are to be, and those of the set: one may have been told otherwise for the moment.
+    async fn ask_all(&self, tracker: &LeaseTracker, known: &mut BTreeMap<ReplicaName, Known>) {
+        let mut others: BTreeSet<_> = self.settings.borrow().replicas.iter().cloned().collect();
+        if let Register::Held(observed) = tracker.register() {
+            others.extend(observed.lease.in_sync().iter().map(|member| member.name.clone()));
+        }
+        others.remove(&self.config.name);
+        known.retain(|name, _| others.contains(name));
+        let answers = join_all(others.into_iter().map(async |name| {
             let answer = match self.config.address_of(&name) {
                 Some(address) => tokio::time::timeout(ASK_TIMEOUT, self.ask(&address)).await,
                 None => Ok(Err(())),

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, watch};
 use understudy_journal::{DirStorage, Journal, OpenError, Options, Progress};
 use understudy_lease::{KubernetesLease, LeaseStore, LocalLease};
-use understudy_node::{ControlEvent, Event, Node, Rebuild, Recovered, Shared};
+use understudy_node::{ControlEvent, Event, Node, Rebuild, Recovered, Settings, Shared};
 use understudy_proto::control_server::ControlServer;
 use understudy_proto::replica_server::ReplicaServer;
 use understudy_protocol::{FieldTable, FieldValue, ServerConfig};
@@ -181,12 +181,18 @@ async fn serve(config: Arc<Config>) -> anyhow::Result<()> {
     });
     serve_peers(&config, &tls, grpc, started, &shared, &events, &lease, &amqp, catch_ups);
     tokio::spawn(lease_requests::watch(lease.clone(), events.clone()));
+    let (settings, changes) = watch::channel(config.settings.clone());
+    if let Some(file) = config.settings_file.clone() {
+        tokio::spawn(file.keep_up(settings));
+    }
+    tokio::spawn(pass_settings(changes.clone(), events.clone()));
     let elector = BackupElector {
         config: config.clone(),
         started,
         shared: shared.clone(),
         tls: tls.clone(),
         lease,
+        settings: changes,
         events: events.clone(),
     };
     tokio::spawn(elector.run());
@@ -347,6 +353,16 @@ fn serve_peers(
             tracing::error!("the gRPC server ended: {error}");
         }
     });
+}
+
+/// The core thread is told what changes, until nothing can change any more.
+async fn pass_settings(mut changes: watch::Receiver<Settings>, events: mpsc::Sender<Event>) {
+    while changes.changed().await.is_ok() {
+        let settings = changes.borrow_and_update().clone();
+        if events.send(Event::Settings(settings)).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// SIGTERM and SIGINT mean: leave in good order.

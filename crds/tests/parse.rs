@@ -121,6 +121,9 @@ fn an_empty_spec_is_a_cluster_of_three() {
             },
             promotion: Automatic,
             update: Automatic,
+            update_windows: UpdateWindows(
+                [],
+            ),
             pod_monitor: None,
             network_policy: true,
             orders: Orders {

@@ -23,10 +23,13 @@ fn commands(namespace: &str) -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
+pub(crate) fn folder() -> PathBuf {
+    std::env::var_os(FOLDER_VARIABLE).map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
 /// Failures to dump are in the dump.
 pub(crate) async fn write(test: &str, namespace: &str) {
-    let root = std::env::var_os(FOLDER_VARIABLE).map_or_else(std::env::temp_dir, PathBuf::from);
-    let folder = root.join(test);
+    let folder = folder().join(test);
     if let Err(error) = std::fs::create_dir_all(&folder) {
         eprintln!("no dump of {test}: {}: {error}", folder.display());
         return;

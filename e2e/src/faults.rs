@@ -3,6 +3,7 @@
 //! The hermetic cluster's script ($HERMETIC, set by `hermetic exec`) does it there. On kind, the Docker engine can: a node
 //! is a container, which is paused, or taken off its network.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -192,6 +193,14 @@ fn hermetic() -> Result<String> {
     match Machine::here() {
         Machine::Hermetic(script) => Ok(script),
         Machine::Kind => bail!("only a hermetic cluster can do this (UNDERSTUDY_CLUSTER=hermetic)"),
+    }
+}
+
+/// Where the API server says who wrote what, if it does.
+pub(crate) fn audit_log() -> Result<Option<PathBuf>> {
+    match Machine::here() {
+        Machine::Hermetic(script) => Ok(Some(PathBuf::from(run(&script, &["audit"])?.trim()))),
+        Machine::Kind => Ok(None),
     }
 }
 

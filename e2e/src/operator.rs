@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::wait::eventually;
 
 pub(crate) const NAMESPACE: &str = "understudy-system";
-const DEPLOYMENT: &str = "understudy-operator";
+pub(crate) const DEPLOYMENT: &str = "understudy-operator";
 pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=understudy-operator";
 const SCALES_WITHIN: Duration = Duration::from_secs(90);
 

@@ -25,7 +25,7 @@ pub enum Goal {
 }
 
 impl Goal {
-    fn limit(self) -> Option<Duration> {
+    pub(crate) fn limit(self) -> Option<Duration> {
         match self {
             Self::KilledProcess => Some(Duration::from_secs(1)),
             Self::LostNode => Some(Duration::from_secs(4)),

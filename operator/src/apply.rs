@@ -26,6 +26,9 @@ pub struct Applied {
     /// As [`Built`] has it.
     pub certificates_end: BTreeMap<&'static str, i64>,
     pub workload: Workload,
+    /// The version of the failover Service's EndpointSlice, as far as it was looked at: another one is a reason to look whether
+    /// it says what it should.
+    pub slice_version: Option<String>,
 }
 
 /// The StatefulSet as the API server returned it.
@@ -67,13 +70,20 @@ enum Outcome {
 pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) -> Result<Applied, ApplyError> {
     let mut workload = Workload::default();
     let set_name = Names::of(&cluster.name).stateful_set();
+    let mut slice_version = None;
     let mut written = 0_u32;
     for prepared in &built.objects {
         let (outcome, live) = apply_one(client, cluster, prepared).await?;
         written += u32::from(outcome == Outcome::Written);
-        if let (Some(live), "StatefulSet") = (live, prepared.resource.kind.as_str()) {
-            let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: set_name.clone(), source };
-            workload = read_workload(serde_json::from_value(live).map_err(decode)?);
+        match (live, prepared.resource.kind.as_str()) {
+            (Some(live), "StatefulSet") => {
+                let decode = |source| ApplyError::Decode { kind: "StatefulSet".into(), name: set_name.clone(), source };
+                workload = read_workload(serde_json::from_value(live).map_err(decode)?);
+            }
+            (Some(live), "EndpointSlice") => {
+                slice_version = live.pointer("/metadata/resourceVersion").and_then(Value::as_str).map(str::to_owned);
+            }
+            _ => {}
         }
     }
     for (claim, size) in &built.claims_to_grow {
@@ -84,7 +94,7 @@ pub async fn apply(client: &Client, cluster: &ValidatedCluster, built: Built) ->
         tracing::info!(cluster = %cluster.name, namespace = %cluster.namespace, written, "objects written");
     }
     crate::metrics::OBJECTS_WRITTEN.inc_by(u64::from(written));
-    Ok(Applied { tls: built.tls, certificates_end: built.certificates_end, workload })
+    Ok(Applied { tls: built.tls, certificates_end: built.certificates_end, workload, slice_version })
 }
 
 /// What [`apply`] would return if it changed nothing: for a cluster whose reconciliation is paused.
@@ -99,7 +109,7 @@ pub(crate) fn leave_alone(built: Built, set: Option<StatefulSet>) -> Applied {
         covers(&live, &with_hash(&wanted.value))
     });
     let workload = Workload { differs: !is_as_wanted, ..set.map(read_workload).unwrap_or_default() };
-    Applied { tls: built.tls, certificates_end: built.certificates_end, workload }
+    Applied { tls: built.tls, certificates_end: built.certificates_end, workload, slice_version: None }
 }
 
 async fn apply_one(
@@ -137,7 +147,7 @@ async fn apply_one(
             api.delete(name, &params).await.map_err(failed("delete"))?;
             Ok((Outcome::Written, None))
         }
-        (Mode::CreateOnly, Some(_)) => Ok((Outcome::Unchanged, None)),
+        (Mode::CreateOnly, Some(live)) => Ok((Outcome::Unchanged, Some(encode(prepared, &live)?))),
         (Mode::CreateOnly, None) => {
             let object: DynamicObject = decode(prepared, prepared.value.clone())?;
             match api.create(&PostParams::default(), &object).await {

@@ -1,6 +1,7 @@
 //! The operator's command line and environment.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use clap::Parser;
 
@@ -22,4 +23,7 @@ pub struct Config {
     /// Where `/healthz` and `/metrics` are served.
     #[arg(long, env = "UNDERSTUDY_HTTP_LISTEN", default_value = "0.0.0.0:8080")]
     pub http_listen: SocketAddr,
+    /// For tests: this process ends right after so many writes to the API server, as if it were killed there.
+    #[arg(long, env = "UNDERSTUDY_STOP_AFTER_WRITES", hide = true)]
+    pub stop_after_writes: Option<NonZeroU32>,
 }

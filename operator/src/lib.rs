@@ -21,6 +21,7 @@ mod leader;
 mod metrics;
 pub mod names;
 pub mod status;
+mod stop_after_writes;
 pub mod validate;
 mod watch_retry;
 
@@ -40,8 +41,13 @@ pub async fn run(config: config::Config) -> anyhow::Result<()> {
 
 /// Works as long as this process leads. One that runs outside a cluster leads always: there is no namespace for a Lease.
 async fn lead(client: kube::Client, config: &config::Config) -> anyhow::Result<()> {
+    // The operators' own Lease is renewed by another client: what is counted here is work.
+    let working = match config.stop_after_writes {
+        Some(writes) => stop_after_writes::client(writes).await?,
+        None => client.clone(),
+    };
     let (Some(namespace), Some(me)) = (&config.own_namespace, &config.own_name) else {
-        controller::run(client, config).await;
+        controller::run(working, config).await;
         return Ok(());
     };
     let mut leadership = tokio::select! {
@@ -51,7 +57,7 @@ async fn lead(client: kube::Client, config: &config::Config) -> anyhow::Result<(
     metrics::LEADS.set(1);
     tokio::select! {
         why = leadership.lost() => anyhow::bail!("{why}: this process ends, and the next one stands by"),
-        () = controller::run(client, config) => {}
+        () = controller::run(working, config) => {}
     }
     leadership.release().await;
     Ok(())

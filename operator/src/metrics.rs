@@ -10,6 +10,13 @@ pub(crate) static RECONCILES: LazyLock<IntCounterVec> = LazyLock::new(|| {
     counters("understudy_operator_reconciles_total", "Reconciliations, by outcome (ok, invalid, failed).", "outcome")
 });
 
+/// From 1 ms to 32 s.
+pub(crate) static RECONCILE_SECONDS: LazyLock<Histogram> = LazyLock::new(|| {
+    let options = HistogramOpts::new("understudy_operator_reconcile_seconds", "What a reconciliation took.");
+    let buckets = prometheus::exponential_buckets(0.001, 2.0, 16).expect("constant buckets are valid");
+    registered(Histogram::with_opts(options.buckets(buckets)).expect("a constant name is valid"))
+});
+
 pub(crate) static OBJECTS_WRITTEN: LazyLock<IntCounter> =
     LazyLock::new(|| counter("understudy_operator_objects_written_total", "Writes to objects of clusters."));
 
@@ -154,6 +161,7 @@ mod tests {
         }
         LazyLock::force(&CLUSTERS);
         LazyLock::force(&ELECTION_SECONDS);
+        LazyLock::force(&RECONCILE_SECONDS);
         LazyLock::force(&LEADS);
         SWITCHOVERS.with_label_values(&["requested", "done"]).inc_by(0);
         FAILOVERS.with_label_values(&["shop", "scraped", "PrimaryGone"]).inc_by(0);
@@ -169,7 +177,7 @@ mod tests {
         }
         let text = render();
         let metrics: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
-        assert_eq!(metrics.len(), 22, "{metrics:#?}");
+        assert_eq!(metrics.len(), 23, "{metrics:#?}");
         for metric in metrics {
             let name = metric.split(' ').next().unwrap_or_default();
             assert!(name.starts_with("understudy_operator_"), "{name}");

@@ -15,6 +15,9 @@ pub const EPOCH_ANNOTATION: &str = "understudy.dev/epoch";
 /// On pods, for people: what the broker in it does.
 pub const ROLE_LABEL: &str = "understudy.dev/role";
 
+/// On pods: a change of it has the kubelet look at the pod's volumes at once.
+pub const SETTINGS_ANNOTATION: &str = "understudy.dev/settings";
+
 pub const BROKER_CONTAINER: &str = "broker";
 pub const AMQP_PORT: i32 = 5672;
 pub const AMQPS_PORT: i32 = 5671;
@@ -60,6 +63,11 @@ impl Names {
     /// ServiceAccount, Role and RoleBinding of the brokers.
     pub fn broker_account(&self) -> String {
         format!("{}-broker", self.0)
+    }
+
+    /// The ConfigMap of what may change while brokers run.
+    pub fn settings(&self) -> String {
+        format!("{}-settings", self.0)
     }
 
     pub fn disruption_budget(&self) -> String {

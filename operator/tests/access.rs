@@ -15,7 +15,7 @@ use understudy_operator::validate::{Defaults, validate};
 type Grant = (String, String, String);
 
 /// Group, resource, verbs, and where the code calls them.
-const CALLED: [(&str, &str, &str); 26] = [
+const CALLED: [(&str, &str, &str); 25] = [
     ("understudy.dev", "brokerclusters", "list watch"),   // controller
     ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
@@ -24,9 +24,9 @@ const CALLED: [(&str, &str, &str); 26] = [
     ("", "services", "get list watch create patch"),      // controller, apply
     ("", "serviceaccounts", "get list watch create patch"), // controller, apply
     ("", "secrets", "get list watch create patch"),       // controller, dereference, apply
-    ("", "configmaps", "get"),                            // dereference
+    ("", "configmaps", "get list watch create patch"),    // controller, dereference, apply
     ("", "nodes", "list watch"),                          // failover::nodes
-    ("", "pods", "list watch delete"),                    // failover::task
+    ("", "pods", "list watch delete patch"),              // failover::task; patch also granted to brokers
     ("", "persistentvolumeclaims", "list patch"),         // dereference, apply
     ("", "events", "list"),                               // dereference
     ("events.k8s.io", "events", "create patch"),          // failover::announce
@@ -41,7 +41,6 @@ const CALLED: [(&str, &str, &str); 26] = [
     ("discovery.k8s.io", "endpointslices", "get list watch"), // controller, failover::endpoint
     ("discovery.k8s.io", "endpointslices", "create"),     // apply, failover::endpoint
     ("discovery.k8s.io", "endpointslices", "update delete"), // failover::endpoint
-    ("", "pods", "patch"),                                // not called: granted to brokers
 ];
 
 fn grants(rules: &[PolicyRule]) -> BTreeSet<Grant> {

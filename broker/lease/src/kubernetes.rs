@@ -35,9 +35,12 @@ use understudy_election::{Lease, Stored, Version};
 use crate::{LeaseError, LeaseStore, SwapError};
 pub use encoding::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, VERSION_ANNOTATION};
 
-/// A primary renews several times within its Lease's duration, so a watch that shows nothing for this long has either lost
-/// its connection without noticing or watches a primary that does not renew. One read tells which.
-const QUIET_WATCH: Duration = Duration::from_secs(2);
+/// A primary renews three times within its Lease's duration, so a watch that shows nothing for half of it has either lost
+/// its connection without noticing or watches a primary that does not renew. One read tells which. It is within these bounds; where
+/// there is no primary it begins with the shortest and doubles with each read that brings nothing. Shorter for all, the clusters
+/// of one operator would keep an API server busy with such reads.
+const SHORTEST_QUIET: Duration = Duration::from_secs(2);
+const LONGEST_QUIET: Duration = Duration::from_secs(10);
 
 /// Between an error of the watch and the next attempt: short against a failover, long against the API server's patience.
 const WATCH_RETRY: Duration = Duration::from_millis(250);
@@ -139,11 +142,15 @@ struct Watch {
     /// The version last yielded; `Some(None)`: that there is no Lease.
     last: Option<Option<String>>,
     retry_after_error: bool,
+    /// Of the Lease that was last seen, if it has a content.
+    duration: Option<Duration>,
+    /// How long it may show nothing before a read.
+    patience: Duration,
 }
 
 impl Watch {
     fn new(store: KubernetesLease) -> Self {
-        Self { store, events: None, last: None, retry_after_error: false }
+        Self { store, events: None, last: None, retry_after_error: false, duration: None, patience: SHORTEST_QUIET }
     }
 
     async fn next(&mut self) -> Result<Stored, LeaseError> {
@@ -153,7 +160,7 @@ impl Watch {
         loop {
             let (api, name) = (&self.store.api, &self.store.name);
             let events = self.events.get_or_insert_with(|| watcher::watch_object(api.clone(), name).boxed());
-            let seen = match tokio::time::timeout(QUIET_WATCH, events.next()).await {
+            let seen = match tokio::time::timeout(self.patience, events.next()).await {
                 Ok(Some(Ok(seen))) => seen,
                 Ok(Some(Err(error))) => return Err(self.failed(error.to_string())),
                 Ok(None) => return Err(self.failed("the watch has ended".to_owned())),
@@ -170,7 +177,13 @@ impl Watch {
             if self.is_news(seen.as_ref()) {
                 self.store.remember(seen.as_ref());
                 self.last = Some(seen.as_ref().and_then(|lease| lease.metadata.resource_version.clone()));
-                return encoding::decode(seen.as_ref());
+                let stored = encoding::decode(seen.as_ref());
+                self.duration = stored.as_ref().ok().and_then(|stored| stored.lease().map(Lease::duration));
+                self.patience = self.duration.unwrap_or_default().div_f32(2.0).clamp(SHORTEST_QUIET, LONGEST_QUIET);
+                return stored;
+            }
+            if self.duration.is_none() {
+                self.patience = LONGEST_QUIET.min(self.patience * 2);
             }
         }
     }

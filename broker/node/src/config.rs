@@ -1,4 +1,4 @@
-//! What a node is told once, at its start.
+//! What a node is told at its start, and what may change while it runs.
 
 use std::time::Duration;
 
@@ -6,11 +6,9 @@ use understudy_record::{ReplicaName, Replicate};
 
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Every replica of the cluster, this one included.
-    pub replicas: Vec<ReplicaName>,
+    pub settings: Settings,
     /// For what is random in the core: names of queues that clients leave to the broker.
     pub seed: u64,
-    pub min_in_sync: usize,
     /// `durability: Replicated`.
     pub replicated_only: bool,
     pub lease_duration: Duration,
@@ -26,10 +24,20 @@ pub struct NodeConfig {
     pub memory_budget: u64,
     /// Of queues and exchanges that do not say.
     pub replicate: Replicate,
-    /// How long a channel may hold a delivery that it does not acknowledge; zero: for ever.
-    pub consumer_timeout: Duration,
     /// Between the beginnings of two scrubs of the whole state; zero: none.
     pub scrub_interval: Duration,
     /// A state that is not what a primary had counts all the same, because somebody said so.
     pub accept_differences: bool,
+}
+
+/// What each replica is told anew when it changes. Two replicas may for a while have been told differently: none of it takes
+/// part in what is committed or in who may be elected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Every replica of the cluster, this one included.
+    pub replicas: Vec<ReplicaName>,
+    /// Publishers get no confirms while fewer replicas than this are in sync.
+    pub min_in_sync: usize,
+    /// How long a channel may hold a delivery that it does not acknowledge; zero: for ever.
+    pub consumer_timeout: Duration,
 }

@@ -12,7 +12,7 @@ use understudy_election::Stored;
 use understudy_record::{Alarms, Body, Epoch, Frame, Index, Message, QueueId, ReplicaName};
 use understudy_replication::{Acknowledge, Backlog, Hello, LeaseAnswer, PrimaryMessage, Session, StreamId, SyncId};
 
-use crate::{AdminOutcomes, AdminReply, CheckpointEvent, Installed, Recovered, Writer};
+use crate::{AdminOutcomes, AdminReply, CheckpointEvent, Installed, Recovered, Settings, Writer};
 
 #[derive(Debug)]
 pub enum ClientEvent {
@@ -124,6 +124,7 @@ pub enum Event {
     Control(ControlEvent),
     /// What this replica runs short of has changed.
     Alarms(Alarms),
+    Settings(Settings),
     Checkpoint(CheckpointEvent),
     /// Messages that were read back for a queue; `None` for one that the log does not have.
     Loaded(Epoch, QueueId, Result<Vec<(Index, Option<Message>)>, String>),

@@ -99,7 +99,7 @@ impl Node {
         // This replica reads its log again before it follows, if it does not end, and the successor's first commits would wait
         // for that. So it stays only where it is needed: for `minInSync`, or because the successor's process may end before it
         // has begun, and where memory is what counts nobody would have everything.
-        let is_needed = self.config.replicated_only || reachable.len() < self.config.min_in_sync;
+        let is_needed = self.config.replicated_only || reachable.len() < self.config.settings.min_in_sync;
         if self.leaving.is_none() && is_needed {
             reachable.insert(self.me.clone());
         }

@@ -28,7 +28,7 @@ pub use administration::{AdminOutcomes, AdminReply};
 pub use checkpoint::{CheckpointEvent, Installed};
 pub use checkpoint_worker::{Brakes, CheckpointId, CheckpointOrder, CheckpointWorker};
 pub use clients::cost as effect_cost;
-pub use config::NodeConfig;
+pub use config::{NodeConfig, Settings};
 pub use event::{
     BacklogReply, BacklogRequest, ClientEvent, ControlEvent, Event, FollowerEvent, JournalEvent, LeaseEvent, Outbox,
     Outgoing, ToPrimary, Upload, UpstreamEvent,

@@ -15,6 +15,7 @@ use understudy_record::version::VersionRange;
 use understudy_record::{Alarms, Body, Epoch, Frame, Identity, Index, Message, Position, QueueId};
 use understudy_replication::{Backup, BackupConfig};
 
+use crate::config::Settings;
 use crate::lease_order::LeaseOrder;
 use crate::recorded_sets::RecordedSets;
 use crate::{
@@ -165,10 +166,25 @@ impl Node {
             Event::Control(ControlEvent::Shutdown) => self.leave(),
             // As primary it counts at the end of this batch; as backup it goes with the next acknowledgement.
             Event::Alarms(alarms) => self.alarms = alarms,
+            Event::Settings(settings) => self.take_settings(settings),
             Event::Checkpoint(event) => self.handle_checkpoint(event),
             Event::Loaded(epoch, queue, messages) => self.handle_loaded(epoch, queue, messages),
             Event::PartLoaded(epoch, load, body) => self.handle_part_loaded(epoch, load, body),
         }
+    }
+
+    /// A lower `minInSync` frees what waits for it at once, a higher one holds what has not been confirmed yet.
+    fn take_settings(&mut self, settings: Settings) {
+        if let Role::Primary(role) = &mut self.role {
+            role.primary.set_min_in_sync(self.now, settings.min_in_sync, &mut role.outputs);
+        }
+        self.config.settings = settings;
+        self.set_consumer_timeout();
+    }
+
+    pub(crate) fn set_consumer_timeout(&mut self) {
+        let timeout = self.config.settings.consumer_timeout;
+        self.core.set_consumer_timeout((!timeout.is_zero()).then_some(timeout));
     }
 
     fn handle_journal(&mut self, event: JournalEvent) {

@@ -122,7 +122,7 @@ impl Node {
         }
         let config = PrimaryConfig {
             me: self.me.clone(),
-            min_in_sync: self.config.min_in_sync,
+            min_in_sync: self.config.settings.min_in_sync,
             replicated_only: self.config.replicated_only,
             backup_timeout: self.config.backup_timeout,
             stall_timeout: self.config.stall_timeout,
@@ -159,8 +159,7 @@ impl Node {
         tracing::info!(%epoch, %cluster_version, set = ?in_sync.iter().map(|m| m.name.to_string()).collect::<Vec<_>>(), "primary");
         self.core.set_default_replication(self.config.replicate);
         self.core.set_time(self.time);
-        let consumer_timeout = self.config.consumer_timeout;
-        self.core.set_consumer_timeout((!consumer_timeout.is_zero()).then_some(consumer_timeout));
+        self.set_consumer_timeout();
         self.core.append(Record::EpochStart { primary: self.me.clone(), in_sync }, &mut self.out);
         self.take_up_version(epoch, cluster_version);
         self.core.promote(&mut self.out);
@@ -464,7 +463,7 @@ impl Node {
         let mut reasons = role.shortages(&self.me, self.alarms, with_process);
         if role.primary.is_below_min_in_sync() {
             let have = role.primary.in_force().len();
-            reasons.insert(0, format!("{have} replicas in sync, minInSync is {}", self.config.min_in_sync));
+            reasons.insert(0, format!("{have} replicas in sync, minInSync is {}", self.config.settings.min_in_sync));
         }
         let flow = if !reasons.is_empty() {
             Flow::Blocked(reasons.join("; "))

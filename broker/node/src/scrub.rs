@@ -120,7 +120,7 @@ impl Node {
     }
 
     pub(crate) fn handle_inconsistent_follower(&mut self, follower: &ReplicaName, at: Index, reason: &str) {
-        let replicas = &self.config.replicas;
+        let replicas = &self.config.settings.replicas;
         if replicas.contains(follower) {
             let others = replicas.len().saturating_sub(1);
             self.agreement.disagrees(follower, at, reason, others);

@@ -13,6 +13,7 @@ use understudy_record::version::ClusterVersion;
 use understudy_record::{Alarms, Epoch, Identity, Index, Position, ReplicaName};
 use understudy_replication::{CatchUpProgress, FollowerStatus};
 
+use crate::config::Settings;
 use crate::{Node, Role};
 
 /// Where a client's connection belongs.
@@ -64,6 +65,8 @@ pub struct NodeStatus {
     pub cluster_version: ClusterVersion,
     /// Why this replica waits for another build.
     pub needs_upgrade: Option<String>,
+    /// As it was last told; `None` while it takes part in nothing.
+    pub settings: Option<Settings>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -189,6 +192,7 @@ impl Shared {
             waits: None,
             cluster_version: ClusterVersion::FIRST,
             needs_upgrade: None,
+            settings: None,
         };
         Self {
             status: watch::Sender::new(status),
@@ -303,6 +307,7 @@ impl Node {
                 Role::Recovering => ClusterVersion::FIRST,
             },
             needs_upgrade: self.needs_upgrade.clone(),
+            settings: Some(self.config.settings.clone()),
         }
     }
 

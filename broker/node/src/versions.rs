@@ -46,7 +46,7 @@ impl Node {
     /// As primary: asks for the next version once every replica knows it, and takes it up once the Lease has it.
     pub(crate) fn tick_version(&mut self) {
         let Role::Primary(role) = &mut self.role else { return };
-        if let Some(next) = role.primary.next_version(&self.config.replicas) {
+        if let Some(next) = role.primary.next_version(&self.config.settings.replicas) {
             role.keeper.raise(next);
         }
         let version = role.keeper.cluster_version();

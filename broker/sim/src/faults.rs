@@ -6,7 +6,7 @@ use rand::Rng;
 use rand::seq::IndexedRandom;
 use tokio::sync::oneshot;
 use understudy_journal::sim::{Faults, SimStorage};
-use understudy_node::ControlEvent;
+use understudy_node::{ControlEvent, Event};
 
 use crate::network::OPERATOR;
 use crate::plan::Fault;
@@ -118,6 +118,11 @@ impl World {
                 if let Some(link) = links.choose(&mut self.rng) {
                     self.break_link(*link);
                 }
+            }
+            Fault::Retell => {
+                let min_in_sync = self.rng.random_range(1..=2.min(self.plan.replicas));
+                let settings = self.plan.settings(min_in_sync);
+                self.send_to(machine, Event::Settings(settings));
             }
             _ => {}
         }

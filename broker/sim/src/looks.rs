@@ -115,11 +115,14 @@ impl World {
 
     /// A person, or a pod's end, asks the node for something.
     pub(crate) fn control(&mut self, machine: usize, event: ControlEvent) {
+        self.send_to(machine, Event::Control(event));
+    }
+
+    pub(crate) fn send_to(&mut self, machine: usize, event: Event) {
         if let Some(process) = &self.machines[machine].process {
             let place = Place { machine, process: process.key };
             let delay = self.delay();
-            let event = Box::new(Event::Control(event));
-            self.schedule.after(delay, Happening::To(place, ForProcess::Event(event)));
+            self.schedule.after(delay, Happening::To(place, ForProcess::Event(Box::new(event))));
         }
     }
 }

@@ -160,13 +160,11 @@ impl Machine {
         self.store = Some(identity.store);
         let config = NodeConfig {
             max_catch_ups: plan.max_catch_ups,
-            replicas: (0..plan.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
+            settings: plan.settings(plan.min_in_sync),
             replicate: Replicate::All,
-            consumer_timeout: Duration::ZERO,
             scrub_interval: plan.scrub_interval,
             accept_differences: false,
             seed,
-            min_in_sync: plan.min_in_sync,
             replicated_only: plan.replicated_only,
             lease_duration: LEASE_DURATION,
             backup_timeout: BACKUP_TIMEOUT,

@@ -6,6 +6,8 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use understudy_node::Settings;
+use understudy_record::ReplicaName;
 
 /// What can go wrong. See `faults` for what each does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,9 +32,11 @@ pub(crate) enum Fault {
     HandOver,
     ShutDown,
     BreakLink,
+    /// One replica is told another `minInSync`.
+    Retell,
 }
 
-pub(crate) const FAULTS: [Fault; 20] = [
+pub(crate) const FAULTS: [Fault; 21] = [
     Fault::Kill,
     Fault::PowerLoss,
     Fault::PowerLossOfAll,
@@ -53,6 +57,7 @@ pub(crate) const FAULTS: [Fault; 20] = [
     Fault::HandOver,
     Fault::ShutDown,
     Fault::BreakLink,
+    Fault::Retell,
 ];
 
 #[derive(Clone, Debug)]
@@ -133,6 +138,14 @@ impl Plan {
             lost_answers: *[0, 0, 1, 3].choose(rng).unwrap_or(&0),
             watch_lag: millis(*[20, 200, 3000].choose(rng).unwrap_or(&20)),
             absence,
+        }
+    }
+
+    pub(crate) fn settings(&self, min_in_sync: usize) -> Settings {
+        Settings {
+            replicas: (0..self.replicas).map(|place| ReplicaName::new(&format!("orders-{place}"))).collect(),
+            min_in_sync,
+            consumer_timeout: Duration::ZERO,
         }
     }
 

@@ -584,5 +584,6 @@ fn event_number(event: &Event) -> u64 {
         Event::Checkpoint(_) => 7,
         Event::Loaded(..) => 8,
         Event::PartLoaded(..) => 9,
+        Event::Settings(_) => 10,
     }
 }

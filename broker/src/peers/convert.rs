@@ -295,6 +295,11 @@ pub(crate) fn status_to_wire(status: &NodeStatus, cluster: &str, now: Duration) 
         alarms: status.alarms.any().then(|| status.alarms.into()),
         inconsistency: status.inconsistency.clone().unwrap_or_default(),
         inconsistencies: status.inconsistencies,
+        settings: status.settings.as_ref().map(|settings| wire::Settings {
+            replicas: u32::try_from(settings.replicas.len()).unwrap_or(u32::MAX),
+            min_in_sync: u32::try_from(settings.min_in_sync).unwrap_or(u32::MAX),
+            consumer_timeout_ms: u64::try_from(settings.consumer_timeout.as_millis()).unwrap_or(u64::MAX),
+        }),
         ..wire::Status::default()
     };
     match &status.role {

@@ -79,7 +79,7 @@ const ARROWS: &[(&str, &[&str], bool)] = &[
         false,
     ),
     ("understudy-bench", &["understudy-journal", "understudy-protocol", "understudy-record"], false),
-    ("understudy-e2e", &["understudy-bench", "understudy-crds", "understudy-record"], false),
+    ("understudy-e2e", &["understudy-bench", "understudy-crds", "understudy-proto", "understudy-record"], false),
 ];
 
 /// What a pure crate must not know.

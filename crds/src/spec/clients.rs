@@ -36,7 +36,7 @@ pub struct Clients {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_message_size: Option<Amount>,
     /// A channel that holds a delivery for longer than this without acknowledging it is closed (406), like `30m`; `0s`: never.
-    /// If absent: 30m.
+    /// Changes without a restart. If absent: 30m.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m)$"), length(max = 10))]
     pub consumer_timeout: Option<String>,

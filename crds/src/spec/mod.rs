@@ -26,7 +26,7 @@ pub use clients::{
 };
 pub use contents::{ConfigMapKeyRef, Users};
 pub use failover::{Failover, Primary, Promotion, Replicate, Replication};
-pub use operation::{Monitoring, NetworkPolicies, PodMonitor, Update, UpdateStrategy};
+pub use operation::{Day, MaintenanceWindow, Monitoring, NetworkPolicies, PodMonitor, Update, UpdateStrategy};
 pub use pods::{
     LocalRef, Metadata, PodTemplate, PullPolicy, Scheduling, Spread, Toleration, TopologySpread, WhenUnsatisfiable,
 };
@@ -103,7 +103,7 @@ pub struct BrokerClusterSpec {
     #[schemars(length(max = 8))]
     pub image_pull_secrets: Vec<LocalRef>,
     /// How many replicas, the primary included, must hold a message before its publisher gets a confirm. With fewer in
-    /// sync nothing is confirmed. If absent: 2, or 1 with one replica.
+    /// sync nothing is confirmed. Changes without a restart. If absent: 2, or 1 with one replica.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 9))]
     pub min_in_sync: Option<i32>,

@@ -14,6 +14,39 @@ pub struct Update {
     /// old primary goes on.
     #[serde(default)]
     pub strategy: UpdateStrategy,
+    /// When pods that work may be replaced. Outside these times a changed template waits; a pod that is not in sync is replaced
+    /// all the same, and what changes without a restart does not wait. If absent: at any time.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 14))]
+    pub windows: Vec<MaintenanceWindow>,
+}
+
+/// A time of the week, in UTC. An update that has begun in it is not begun anew by the next one, but goes on there.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct MaintenanceWindow {
+    /// Days on which it begins. If absent: each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 7))]
+    pub days: Vec<Day>,
+    /// When it begins, in UTC, like `02:30`.
+    #[schemars(regex(pattern = "^([01][0-9]|2[0-3]):[0-5][0-9]$"))]
+    pub start: String,
+    /// How long it lasts, 10m to 1440m, like `120m`.
+    #[schemars(regex(pattern = "^[0-9]+m$"), length(max = 5))]
+    pub duration: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+pub enum Day {
+    Monday,
+    Tuesday,
+    Wednesday,
+    Thursday,
+    Friday,
+    Saturday,
+    Sunday,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

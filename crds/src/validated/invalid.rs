@@ -42,6 +42,8 @@ pub enum InvalidCluster {
     RequestAboveLimit { resource: String, request: Amount, limit: Amount },
     #[error("{field} {text:?} is not a time: write a whole number and ms, s or m, like 500ms")]
     Time { field: &'static str, text: String },
+    #[error("{field} {text:?} is not a time of the day: write hours and minutes of UTC, like 02:30")]
+    TimeOfDay { field: &'static str, text: String },
     #[error("{field} is {text}: choose between {least:?} and {most:?}")]
     TimeRange { field: &'static str, text: String, least: Duration, most: Duration },
     #[error(

@@ -6,6 +6,7 @@ mod invalid;
 mod orders;
 mod pods;
 mod times;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,6 +24,7 @@ use crate::spec::{
 pub use clients::{ClientSettings, ServicePorts};
 pub use invalid::InvalidCluster;
 pub use orders::{FENCED_ANNOTATION, HIBERNATION_ANNOTATION, MAINTENANCE_ANNOTATION, Orders, RECONCILE_ANNOTATION};
+pub use windows::UpdateWindows;
 
 /// Longest name: the longest derived one, `NAME-primary`, and the label that carries a pod's revision stay under 63 bytes.
 pub const MAX_NAME_BYTES: usize = 40;
@@ -120,6 +122,7 @@ pub struct ValidatedCluster {
     pub failover: FailoverTimes,
     pub promotion: Promotion,
     pub update: UpdateStrategy,
+    pub update_windows: UpdateWindows,
     pub pod_monitor: Option<PodMonitor>,
     pub network_policy: bool,
     pub orders: Orders,
@@ -209,6 +212,7 @@ impl ValidatedCluster {
             failover: times::failover(&spec.failover)?,
             promotion: spec.failover.promotion,
             update: spec.update.strategy,
+            update_windows: UpdateWindows::parse(&spec.update.windows)?,
             pod_monitor: spec.monitoring.pod_monitor.clone(),
             network_policy: spec.network_policies.enabled,
             preferred_primary,

@@ -22,9 +22,12 @@ mod operator_away;
 mod orders;
 mod probes;
 mod recreated;
+mod rights;
 mod rolling;
 mod scaling;
+mod stopped;
 mod switchover;
+mod twenty;
 mod upgraded;
 mod volume;
 

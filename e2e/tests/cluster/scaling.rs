@@ -1,5 +1,6 @@
 //! More replicas and fewer, and nodes that are drained: the role moves first, and nothing is lost.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,8 +22,6 @@ async fn scaled_down_and_up_with_the_primary_among_those_that_go() {
     with_temp_ns("scaling", |space| async move {
         let mut spec = small();
         spec["storage"]["retention"] = json!({ "whenScaled": "Delete" });
-        // With two of two needed for confirms no pod could be replaced.
-        spec["minInSync"] = json!(1);
         let cluster = space.create_cluster(spec).await?;
         cluster.ready().await?;
         lead_from(&cluster, |pod, _| pod == "orders-2").await?;
@@ -31,6 +30,7 @@ async fn scaled_down_and_up_with_the_primary_among_those_that_go() {
         let load = Load::start(&target, "work").await?;
         let epoch = cluster.epoch().await?;
         let failure = Failure::now();
+        let before = uids(&cluster).await?;
         cluster.patch(json!({ "replicas": 2 })).await?;
         let status = cluster.ready_after(epoch).await?;
         ensure!(
@@ -48,6 +48,7 @@ async fn scaled_down_and_up_with_the_primary_among_those_that_go() {
         .await?;
         load.confirms(RATE, PATIENCE).await?;
         let grown = cluster.epoch().await?;
+        ensure!(grown == epoch + 1, "the role moved {} times", grown - epoch);
         cluster.patch(json!({ "replicas": 3 })).await?;
         eventually("three in sync", PATIENCE * 2, async || {
             let status = cluster.ready().await?;
@@ -55,7 +56,13 @@ async fn scaled_down_and_up_with_the_primary_among_those_that_go() {
             Ok(())
         })
         .await?;
-        ensure!(cluster.epoch().await? >= grown, "the epoch went back");
+        // No broker is restarted to hear of it, and none for another minInSync.
+        cluster.patch(json!({ "minInSync": 1, "clients": { "consumerTimeout": "10m" } })).await?;
+        cluster.ready().await?;
+        let (now, stay) = (uids(&cluster).await?, ["orders-0", "orders-1"]);
+        let same = stay.iter().all(|pod| before.get(*pod) == now.get(*pod));
+        ensure!(same, "pods were replaced: {before:?}, then {now:?}");
+        ensure!(cluster.epoch().await? == grown, "the role moved");
         load.confirms(RATE, PATIENCE).await?;
         let kept = kept.finish().await?;
         let aftermath = load.finish().await?;
@@ -65,6 +72,11 @@ async fn scaled_down_and_up_with_the_primary_among_those_that_go() {
             .write(&aftermath.account, &status)
     })
     .await;
+}
+
+async fn uids(cluster: &Cluster) -> Result<BTreeMap<String, String>> {
+    let pods = cluster.api::<Pod>().list(&ListParams::default()).await?;
+    Ok(pods.items.into_iter().filter_map(|pod| pod.metadata.name.zip(pod.metadata.uid)).collect())
 }
 
 /// K9: as `kubectl drain` does it, node by node.
@@ -129,7 +141,7 @@ async fn a_single_broker_can_be_drained() {
 }
 
 /// The budget's controller may not have seen the last change yet.
-async fn evict(cluster: &Cluster, pod: &str) -> Result<()> {
+pub(crate) async fn evict(cluster: &Cluster, pod: &str) -> Result<()> {
     eventually(format!("{pod} to be evicted"), PATIENCE, async || {
         cluster.api::<Pod>().evict(pod, &EvictParams::default()).await.map(drop).map_err(Into::into)
     })

@@ -5,25 +5,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
-use argon2::{Algorithm, Argon2, Params, Version};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use rand::Rng;
 use rand::distr::{Alphanumeric, SampleString};
 use understudy_crds::ValidatedCluster;
 
+use super::password;
 use crate::dereference::Observed;
 use crate::names::{Names, metadata};
 
 const USERNAME: &str = "app";
 /// 190 bits: nobody guesses it, however cheap a guess is.
 const PASSWORD_CHARS: usize = 32;
-/// Each connection costs a broker one hash, and after a failover thousands come at once: 4 MiB and one pass take two
-/// milliseconds. The password we make withstands any cost; one that a person sets should be as long.
-const HASH_KIB: u32 = 4096;
-const HASH_PASSES: u32 = 1;
-
 #[derive(Debug, thiserror::Error)]
 pub enum CredentialError {
     #[error(
@@ -124,16 +117,11 @@ fn matches(users: &str, username: &str, password: &str) -> bool {
     let mut lines = users.lines();
     let (Some(line), None) = (lines.next(), lines.next()) else { return false };
     let Some((name, hash)) = line.split_once(':') else { return false };
-    let Ok(hash) = PasswordHash::new(hash) else { return false };
-    name == username && Argon2::default().verify_password(password.as_bytes(), &hash).is_ok()
+    name == username && password::matches(hash, password)
 }
 
 fn users_file(username: &str, password: &str) -> Result<String, CredentialError> {
-    let failed = |error: &dyn std::fmt::Display| CredentialError::Hash(error.to_string());
-    let params = Params::new(HASH_KIB, HASH_PASSES, 1, None).map_err(|error| failed(&error))?;
-    let salt = SaltString::encode_b64(&rand::rng().random::<[u8; 16]>()).map_err(|error| failed(&error))?;
-    let argon2 = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
-    let hash = argon2.hash_password(password.as_bytes(), &salt).map_err(|error| failed(&error))?;
+    let hash = password::hash(password).map_err(|error| CredentialError::Hash(error.to_string()))?;
     Ok(format!("{username}:{hash}\n"))
 }
 

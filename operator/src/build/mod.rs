@@ -10,8 +10,10 @@ mod expiry;
 mod foreign;
 mod network_policy;
 mod overlay;
+mod password;
 mod pod;
 mod service;
+mod settings;
 mod stateful_set;
 
 use std::collections::BTreeMap;
@@ -101,6 +103,7 @@ pub fn build(
         prepare(&certificates.authority_secret, Mode::Apply)?,
         prepare(&certificates.tls_secret, Mode::Apply)?,
         prepare::<Secret>(&credentials::secret(cluster, observed, verified)?, Mode::Apply)?,
+        prepare(&settings::build(cluster), Mode::Apply)?,
         prepare(&service::nodes(cluster), Mode::Apply)?,
         prepare(&service::failover(cluster), Mode::Apply)?,
         prepare(&service::any(cluster), Mode::Apply)?,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction, KeyToPath,
-    LocalObjectReference, ObjectFieldSelector, PodAffinityTerm, PodAntiAffinity, PodSecurityContext, PodSpec, Probe,
-    ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration, TopologySpreadConstraint,
-    Volume, VolumeMount, WeightedPodAffinityTerm,
+    Affinity, Capabilities, ConfigMapVolumeSource, Container, ContainerPort, EnvVar, EnvVarSource, HTTPGetAction,
+    KeyToPath, LocalObjectReference, ObjectFieldSelector, PodAffinityTerm, PodAntiAffinity, PodSecurityContext,
+    PodSpec, Probe, ResourceRequirements, SeccompProfile, SecretVolumeSource, SecurityContext, Toleration,
+    TopologySpreadConstraint, Volume, VolumeMount, WeightedPodAffinityTerm,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -18,6 +18,7 @@ use understudy_crds::{
 };
 
 use super::service::client_ports;
+use super::settings;
 use crate::names::{AMQP_PORT, AMQPS_PORT, BROKER_CONTAINER, DATA_VOLUME, GRPC_PORT, HTTP_PORT, Names, selector};
 use crate::validate::Target;
 
@@ -29,6 +30,8 @@ const TLS: &str = "tls";
 const TLS_DIR: &str = "/etc/understudy/tls";
 const USERS: &str = "users";
 const USERS_DIR: &str = "/etc/understudy/users";
+const SETTINGS: &str = "settings";
+const SETTINGS_DIR: &str = "/etc/understudy/settings";
 const CLIENT_TLS: &str = "client-tls";
 const CLIENT_TLS_DIR: &str = "/etc/understudy/client-tls";
 const CLIENT_AUTHORITY: &str = "client-authority";
@@ -87,8 +90,12 @@ fn container(target: &Target) -> Container {
         read_only: read_only.then_some(true),
         ..VolumeMount::default()
     };
-    let mut mounts =
-        vec![mount(DATA_VOLUME, DATA_DIR, false), mount(TLS, TLS_DIR, true), mount(USERS, USERS_DIR, true)];
+    let mut mounts = vec![
+        mount(DATA_VOLUME, DATA_DIR, false),
+        mount(TLS, TLS_DIR, true),
+        mount(USERS, USERS_DIR, true),
+        mount(SETTINGS, SETTINGS_DIR, true),
+    ];
     if let Some(tls) = &cluster.clients.tls {
         mounts.push(mount(CLIENT_TLS, CLIENT_TLS_DIR, true));
         if tls.client_authority.is_some() {
@@ -144,8 +151,7 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
         format!("--grpc-listen=0.0.0.0:{GRPC_PORT}"),
         format!("--http-listen=0.0.0.0:{HTTP_PORT}"),
         format!("--peer-pattern={}:{GRPC_PORT}", names.pod_host("{name}", namespace)),
-        format!("--replicas={}", cluster.replicas),
-        format!("--min-in-sync={}", cluster.min_in_sync),
+        format!("--settings-file={SETTINGS_DIR}/{}", settings::KEY),
         format!("--durability={durability}"),
         format!("--lease=kubernetes:{namespace}/{}", names.lease()),
         format!("--lease-duration-ms={}", cluster.failover.lease_duration.as_millis()),
@@ -163,7 +169,6 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
         ("max-connections", cluster.clients.max_connections),
         ("channel-max", cluster.clients.max_channels_per_connection),
         ("max-message-size", cluster.clients.max_message_size),
-        ("consumer-timeout-ms", cluster.clients.consumer_timeout.map(millis)),
         ("login-failure-delay-ms", cluster.clients.login_failure_delay.map(millis)),
         ("max-catch-ups", Some(cluster.max_catch_ups).filter(|n| *n != DEFAULT_MAX_CATCH_UPS).map(u64::from)),
     ];
@@ -239,6 +244,11 @@ fn volumes(cluster: &ValidatedCluster, names: &Names) -> Vec<Volume> {
     let mut volumes = vec![
         secret_volume(TLS, names.tls_secret(), &[]),
         secret_volume(USERS, names.user_secret(), &[("users", "users")]),
+        Volume {
+            name: SETTINGS.into(),
+            config_map: Some(ConfigMapVolumeSource { name: names.settings(), ..ConfigMapVolumeSource::default() }),
+            ..Volume::default()
+        },
     ];
     if let Some(tls) = &cluster.clients.tls {
         let secret = tls.secret_name.clone().unwrap_or_else(|| names.client_tls_secret());

@@ -2,11 +2,12 @@
 //! request to the API server is a job that the loop hears of when it is done.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, Preconditions};
 use understudy_crds::{BrokerClusterStatus, UpdateStrategy};
+use understudy_election::Register;
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
 
@@ -18,6 +19,9 @@ use super::roll::{self, Order, RollPod, RollRules, RollStep};
 use super::task::{Done, ENDPOINT_CHECK_EVERY, HAND_OVER_RETRY_AFTER, SWAP_TIMEOUT, Task, timestamp};
 use crate::names::GRPC_PORT;
 use crate::status::{self, CHANGES_EVERY, PROGRESS_EVERY, Snapshot, Turned};
+
+/// An operator that has just begun waits so long for brokers to speak before it says in a status that they do not.
+pub(super) const LOOKS_WITHIN: Duration = Duration::from_secs(2);
 
 impl Task {
     /// The replicas of the spec, and what the set holds beside them; streams to where their pods are.
@@ -102,16 +106,30 @@ impl Task {
         Some(PrimaryAddress { epoch: lease.epoch(), pod: holder.name.to_string(), ip, node: pod.node.clone() })
     }
 
+    /// The spec's, or the primary's own until it has taken that up, whichever asks for more.
+    fn min_in_sync(&self) -> usize {
+        let wanted = u32::from(self.cluster().min_in_sync);
+        let primary = self.held().and_then(|lease| status::serving(lease, &self.sight, self.now()));
+        let own = primary.and_then(|primary| primary.settings.as_ref()).map_or(wanted, |own| own.min_in_sync);
+        usize::try_from(own.max(wanted)).unwrap_or(usize::MAX)
+    }
+
+    fn closed_window(&self) -> Option<Order> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let next = self.cluster().update_windows.closed_until(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))?;
+        Some(Order::Window { next })
+    }
+
     pub(super) fn roll(&mut self) {
         let pods = self.roll_pods();
         let cluster = self.cluster();
         let rules = RollRules {
-            min_in_sync: usize::from(cluster.min_in_sync),
+            min_in_sync: self.min_in_sync(),
             supervised: cluster.update == UpdateStrategy::Supervised,
             order: match (cluster.orders.paused, cluster.orders.maintenance) {
                 (true, _) => Some(Order::Paused),
                 (false, true) => Some(Order::Maintenance),
-                (false, false) => None,
+                (false, false) => self.closed_window(),
             },
         };
         self.roll = match cluster.orders.hibernated {
@@ -123,14 +141,13 @@ impl Task {
         }
         match self.roll.clone() {
             RollStep::Delete { pod, uid } => {
-                self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced"));
                 self.deleted.insert(uid.clone());
                 let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.cluster().namespace);
                 self.jobs.spawn(async move {
                     let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
                     let params = DeleteParams::default().preconditions(preconditions);
                     let deleted = tokio::time::timeout(SWAP_TIMEOUT, api.delete(pod.as_str(), &params)).await;
-                    Done::Deleted { uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
+                    Done::Deleted { pod, uid, result: flatten(deleted.map(|deleted| deleted.map(drop))) }
                 });
             }
             RollStep::HandOver { from } => {
@@ -173,7 +190,20 @@ impl Task {
         pods.collect()
     }
 
+    /// Whether everything that the status speaks of was looked at. Before that it would take back what an earlier operator has
+    /// seen, only to say it again a moment later.
+    fn has_looked(&self) -> bool {
+        let now = self.now();
+        let is_known = |name: String| self.sight.knows(&ReplicaName::new(&name), now);
+        let is_new = self.written.is_none();
+        let is_read = !matches!(self.tracker.register(), Register::Unread) && self.pods_listed;
+        is_new || now >= LOOKS_WITHIN || (is_read && self.cluster().pod_names().all(is_known))
+    }
+
     pub(super) fn write_status(&mut self) {
+        if !self.has_looked() {
+            return;
+        }
         let now = self.now();
         let snapshot = Snapshot {
             cluster: self.cluster(),

@@ -8,7 +8,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tokio::time::timeout;
 use understudy_crds::{
-    BrokerCluster, FORCE_PRIMARY_ANNOTATION, LastSwitchover, SWITCHOVER_ANNOTATION, SwitchoverOutcome,
+    BrokerCluster, FORCE_PRIMARY_ANNOTATION, LastSwitchover, SWITCHOVER_ANNOTATION, SwitchoverOutcome, ValidatedCluster,
 };
 use understudy_proto as wire;
 use understudy_record::ReplicaName;
@@ -32,10 +32,10 @@ pub(super) struct Removal {
 impl Task {
     /// What the annotations ask for.
     pub(super) fn note_request(&mut self) {
-        let cluster = self.cluster();
-        let request = |kind, to: &Option<String>| to.as_ref().map(|to| Request { kind, to: ReplicaName::new(to) });
-        let request = request(RequestKind::Force, &cluster.forced_primary)
-            .or_else(|| request(RequestKind::Switchover, &cluster.switchover_to));
+        let request = request(self.cluster());
+        if self.inherited != request {
+            self.inherited = None;
+        }
         self.switchover.note_request(self.now(), request);
     }
 
@@ -115,6 +115,17 @@ impl Task {
     fn answer(&mut self, answer: Answer) {
         let Answer { request, done, message, gap } = answer;
         let to = request.to.to_string();
+        let annotation = match request.kind {
+            RequestKind::Switchover => SWITCHOVER_ANNOTATION,
+            RequestKind::Force => FORCE_PRIMARY_ANNOTATION,
+        };
+        let outcome = if done { SwitchoverOutcome::Done } else { SwitchoverOutcome::Refused };
+        self.removal = Some(Removal { annotation, value: to.clone() });
+        // An earlier operator has said so, and ended before the annotation was off.
+        let is_told = |last: &LastSwitchover| last.to == to && last.outcome == outcome;
+        if self.inherited.as_ref() == Some(&request) && self.last_switchover.as_ref().is_some_and(is_told) {
+            return;
+        }
         match (done, request.kind) {
             (true, _) => self.announcer.normal("SwitchoverDone", "Switchover", message.clone()),
             (false, RequestKind::Switchover) => {
@@ -123,17 +134,12 @@ impl Task {
             (false, RequestKind::Force) => self.announcer.warning("ForceRefused", "Elect", message.clone()),
         }
         self.last_switchover = Some(LastSwitchover {
-            to: to.clone(),
-            outcome: if done { SwitchoverOutcome::Done } else { SwitchoverOutcome::Refused },
+            to,
+            outcome,
             message,
             gap_ms: gap.and_then(|gap| i64::try_from(gap.as_millis()).ok()),
             at: timestamp(),
         });
-        let annotation = match request.kind {
-            RequestKind::Switchover => SWITCHOVER_ANNOTATION,
-            RequestKind::Force => FORCE_PRIMARY_ANNOTATION,
-        };
-        self.removal = Some(Removal { annotation, value: to });
     }
 
     /// Not before the status says what became of it: whoever waits for the annotation to go reads it then.
@@ -171,6 +177,13 @@ impl Task {
     pub(super) fn announce_forced(&self, why: &str) {
         self.announcer.warning("PrimaryForced", "Elect", why.to_owned());
     }
+}
+
+/// What the annotations of a cluster ask for.
+pub(super) fn request(cluster: &ValidatedCluster) -> Option<Request> {
+    let request = |kind, to: &Option<String>| to.as_ref().map(|to| Request { kind, to: ReplicaName::new(to) });
+    request(RequestKind::Force, &cluster.forced_primary)
+        .or_else(|| request(RequestKind::Switchover, &cluster.switchover_to))
 }
 
 /// Gone already, or changed to something else meanwhile: as good.

@@ -22,6 +22,9 @@ use crate::names::GRPC_PORT;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two attempts. Short: a failover waits for the stream of the replica that comes back.
 const REDIAL_AFTER: Duration = Duration::from_millis(100);
+/// The pause doubles up to this with each attempt in vain, and is short again when the pod's container is another one: what is
+/// down for long, in many clusters at once, must not keep the operator busy.
+const REDIAL_AT_MOST: Duration = Duration::from_millis(1_600);
 /// A stream that brings nothing for this long is given up, and a new one tried: six reports have not come.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
 const CALL_TIMEOUT: Duration = Duration::from_secs(2);
@@ -100,21 +103,40 @@ enum End {
 
 impl Peer {
     pub(crate) async fn run(mut self) {
+        while let Some(address) = self.address().await {
+            if !self.stay_with(&address).await {
+                return;
+            }
+        }
+    }
+
+    /// Until the broker is somewhere else. False: nobody wants to hear of it any more.
+    async fn stay_with(&mut self, address: &Address) -> bool {
+        // Made once: it reads keys and certificates.
+        let endpoint = endpoint(address);
+        let mut pause = REDIAL_AFTER;
         loop {
-            let Some(address) = self.address().await else { return };
-            let end = self.follow(&address).await;
+            let mut heard = false;
+            let end = match &endpoint {
+                Ok(endpoint) => self.follow(endpoint, &mut heard).await,
+                Err(error) => End::Lost { how: Loss::Silent, why: with_causes(error) },
+            };
             let (how, why) = match end {
-                End::Closed => return,
-                End::Moved => continue,
+                End::Closed => return false,
+                End::Moved => return true,
                 End::Lost { how, why } => (how, why),
             };
             if self.report(PeerEventKind::Lost { how, why }).await.is_err() {
-                return;
+                return false;
+            }
+            if heard {
+                pause = REDIAL_AFTER;
             }
             tokio::select! {
-                () = sleep(REDIAL_AFTER) => {}
-                changed = self.addresses.changed() => if changed.is_err() { return },
+                () = sleep(pause) => {}
+                changed = self.addresses.changed() => return changed.is_ok(),
             }
+            pause = REDIAL_AT_MOST.min(pause * 2);
         }
     }
 
@@ -127,9 +149,10 @@ impl Peer {
         address
     }
 
-    async fn follow(&mut self, address: &Address) -> End {
+    /// `heard`: whether anything came.
+    async fn follow(&mut self, endpoint: &Endpoint, heard: &mut bool) -> End {
         let connected = tokio::select! {
-            connected = connect(address) => connected,
+            connected = connect(endpoint) => connected,
             changed = self.addresses.changed() => {
                 return if changed.is_err() { End::Closed } else { End::Moved };
             }
@@ -145,7 +168,6 @@ impl Peer {
             Ok(Err(status)) => return lost(&status),
             Err(_) => return End::Lost { how: Loss::Silent, why: "no answer".into() },
         };
-        let mut first = true;
         loop {
             tokio::select! {
                 message = timeout(GIVE_UP_AFTER, stream.message()) => {
@@ -155,10 +177,10 @@ impl Peer {
                         Ok(Err(status)) => return lost(&status),
                         Err(_) => return End::Lost { how: Loss::Silent, why: "nothing came".into() },
                     };
+                    let first = !std::mem::replace(heard, true);
                     if self.report(PeerEventKind::Status { status, first }).await.is_err() {
                         return End::Closed;
                     }
-                    first = false;
                 }
                 command = self.commands.recv() => match command {
                     Some(command) => self.call(client.clone(), command),
@@ -231,8 +253,7 @@ async fn administer(
     Ok(outcomes)
 }
 
-async fn connect(address: &Address) -> Result<Channel, End> {
-    let unusable = |error: tonic::transport::Error| End::Lost { how: Loss::Silent, why: with_causes(&error) };
+fn endpoint(address: &Address) -> Result<Endpoint, tonic::transport::Error> {
     let uri = match address.ip {
         IpAddr::V4(ip) => format!("https://{ip}:{GRPC_PORT}"),
         IpAddr::V6(ip) => format!("https://[{ip}]:{GRPC_PORT}"),
@@ -241,8 +262,10 @@ async fn connect(address: &Address) -> Result<Channel, End> {
         .ca_certificate(Certificate::from_pem(&address.tls.authorities))
         .identity(TlsIdentity::from_pem(&address.tls.certificate, &address.tls.key))
         .domain_name(&address.host);
-    let endpoint = Endpoint::from_shared(uri).map_err(unusable)?.connect_timeout(CONNECT_TIMEOUT);
-    let endpoint = endpoint.tls_config(tls).map_err(unusable)?;
+    Endpoint::from_shared(uri)?.connect_timeout(CONNECT_TIMEOUT).tls_config(tls)
+}
+
+async fn connect(endpoint: &Endpoint) -> Result<Channel, End> {
     match timeout(CONNECT_TIMEOUT * 2, endpoint.connect()).await {
         Ok(Ok(channel)) => Ok(channel),
         // Somebody has to say that there is no process: anything else is silence.
@@ -311,7 +334,11 @@ mod tests {
         let address =
             Address { ip: "127.0.0.1".parse().unwrap(), life: ("p-1".into(), None), host: "localhost".into(), tls };
         // An empty certificate is no sign of a dead process.
-        assert!(matches!(connect(&address).await, Err(End::Lost { how: Loss::Silent, .. })));
+        let silent = match endpoint(&address) {
+            Ok(endpoint) => matches!(connect(&endpoint).await, Err(End::Lost { how: Loss::Silent, .. })),
+            Err(_) => true,
+        };
+        assert!(silent);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::fmt;
 
+use understudy_crds::Timestamp;
 use understudy_record::ReplicaName;
 
 /// One pod of the spec, as it is.
@@ -60,6 +61,10 @@ pub(crate) enum RollHold {
 pub(crate) enum Order {
     Paused,
     Maintenance,
+    /// No maintenance window of the spec is open; the next one begins then, in seconds since 1970.
+    Window {
+        next: i64,
+    },
 }
 
 /// What a roll has to keep to.
@@ -77,7 +82,11 @@ pub(crate) fn next(pods: &[RollPod], rules: RollRules) -> RollStep {
     if outdated.is_empty() && pods.iter().all(|pod| pod.uid.is_some()) {
         return RollStep::Done;
     }
-    if let Some(order) = order.filter(|_| !outdated.is_empty()) {
+    // What does no work is no loss, and may be what the change is to mend.
+    let mends = |order: &Order| {
+        matches!(order, Order::Window { .. }) && outdated.iter().any(|pod| !pod.in_sync && !pod.primary)
+    };
+    if let Some(order) = order.filter(|order| !outdated.is_empty() && !mends(order)) {
         return RollStep::Hold(RollHold::Ordered { outdated: outdated.len(), order });
     }
     let wait = |reason| RollStep::Wait { outdated: outdated.len(), reason };
@@ -129,6 +138,10 @@ impl RollStep {
             }
             Self::Hold(RollHold::Ordered { outdated, order: Order::Maintenance }) => {
                 Some(("Maintenance", format!("{outdated} outdated; nothing is rolled out during maintenance")))
+            }
+            Self::Hold(RollHold::Ordered { outdated, order: Order::Window { next } }) => {
+                let next = Timestamp::from_unix_ms(next.saturating_mul(1000));
+                Some(("OutsideWindow", format!("{outdated} outdated; the next maintenance window begins at {next}")))
             }
             Self::Hold(RollHold::MinInSync { in_sync, min_in_sync }) => Some((
                 "RollHeld",
@@ -234,7 +247,7 @@ mod tests {
             ],
         );
         check_by("B! P B", rules, expect!["delete orders-0 u0"]);
-        let ordered = |order| RollRules { order: Some(order), ..rules };
+        let ordered = |order| RollRules { order: Some(order), min_in_sync: 2, supervised: true };
         check_by("P! B! B", ordered(Order::Paused), expect!["Paused: 2 outdated; reconciliation is paused"]);
         check_by(
             "P! B! B",
@@ -242,6 +255,15 @@ mod tests {
             expect!["Maintenance: 2 outdated; nothing is rolled out during maintenance"],
         );
         check_by("P B B", ordered(Order::Paused), expect!["done"]);
+        let window = ordered(Order::Window { next: 1_795_996_800 });
+        check_by(
+            "P! B! B",
+            window,
+            expect!["OutsideWindow: 2 outdated; the next maintenance window begins at 2026-11-30T00:00:00.000Z"],
+        );
+        check_by("P B c!", window, expect!["delete orders-2 u2"]);
+        check_by("c! P B", ordered(Order::Paused), expect!["Paused: 1 outdated; reconciliation is paused"]);
+        check_by("P B B", window, expect!["done"]);
     }
 
     /// One replica is exempt.

@@ -109,6 +109,14 @@ impl Sight {
         self.replicas.get(name)
     }
 
+    /// Whether this one was heard, or does not answer, or has no address to ask at.
+    pub(crate) fn knows(&self, name: &ReplicaName, now: Duration) -> bool {
+        self.replica(name).is_some_and(|seen| {
+            let has_address = seen.pod.as_ref().is_some_and(|pod| pod.ip.is_some());
+            !has_address || seen.contact(now) != Contact::Unknown
+        })
+    }
+
     /// The replicas to look at: those of the spec, and those of the in-sync set that a scale-down is about to remove.
     pub(crate) fn keep_only(&mut self, names: &[ReplicaName]) {
         self.replicas.retain(|name, _| names.contains(name));

@@ -195,3 +195,22 @@ fn in_the_set_and_at_work_are_two_things() {
     scene.hear(1, 2, wire::Role::Backup, hearing(None));
     assert!(works(&scene, 1));
 }
+
+/// An operator that has just begun says nothing of brokers that it has not asked yet.
+#[test]
+fn a_replica_is_known_once_it_has_spoken_or_cannot() {
+    let now = std::time::Duration::from_secs(1);
+    let mut sight = super::sight::Sight::new("orders");
+    sight.keep_only(&[name(0), name(1), name(2)]);
+    let knows = |sight: &super::sight::Sight| [0, 1, 2].map(|ordinal| sight.knows(&name(ordinal), now));
+    let address = Some("10.0.0.1".to_owned());
+    sight.handle_pod(&name(0), PodFacts { ip: address.clone(), ..pod("p0", "c0") });
+    sight.handle_pod(&name(1), PodFacts { ip: address.clone(), exited: true, ..pod("p1", "c1") });
+    sight.handle_pod(&name(2), PodFacts { ip: None, ..pod("p2", "c2") });
+    assert_eq!(knows(&sight), [false, true, true]);
+    sight.handle_lost(&name(0), Loss::Silent, now);
+    assert_eq!(knows(&sight), [false, true, true], "what was never heard is not lost");
+    sight.handle_lost(&name(0), Loss::Reset, now);
+    sight.handle_pod(&name(2), PodFacts { ip: address, ..pod("p2", "c2") });
+    assert_eq!(knows(&sight), [true, true, false]);
+}

@@ -16,15 +16,13 @@ use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use understudy_crds::{BrokerClusterStatus, Durability, LastSwitchover, Promotion, Timestamp, ValidatedCluster};
-use understudy_election::{
-    Contact, Decision, FailoverReason, Force, Lease, LeaseTracker, Register, Spec, Stored, Timings, View, decide,
-};
-use understudy_lease::{KubernetesLease, LeaseStore, SwapError};
-use understudy_proto as wire;
+use understudy_crds::{BrokerClusterStatus, LastSwitchover, Timestamp, ValidatedCluster};
+use understudy_election::{Decision, Lease, LeaseTracker, Register, Stored};
+use understudy_lease::{KubernetesLease, LeaseStore};
 use understudy_record::{Epoch, Identity, ReplicaName};
 
 use super::Assignment;
+use super::actions::LOOKS_WITHIN;
 use super::announce::Announcer;
 use super::catch_ups::CatchUps;
 use super::definitions::Import;
@@ -32,29 +30,28 @@ use super::endpoint::PrimaryAddress;
 use super::fencing::Fencing;
 use super::gauges::Gauges;
 use super::history::{Change, History};
-use super::moves::Removal;
-use super::peer::{Command, PeerEvent, PeerEventKind};
+use super::moves::{Removal, request};
+use super::peer::{PeerEvent, PeerEventKind};
 use super::peers::Peers;
 use super::pods::PodFacts;
 use super::roll::RollStep;
+use super::settings::Nudges;
 use super::sight::Sight;
-use super::switchover::{Switchover, Why};
+use super::switchover::{Request, Switchover, Why};
 use crate::names::{Names, labels, owner, selector_text};
-use crate::status::{self, CHANGES_EVERY};
-use understudy_proto::wire_identity;
+use crate::status::CHANGES_EVERY;
 
 /// An election's request to the API server; longer than a busy server takes, shorter than the Lease lasts.
 pub(super) const SWAP_TIMEOUT: Duration = Duration::from_secs(2);
-/// After a swap that failed, so that an API server in trouble is not asked in a loop.
-const SWAP_RETRY_AFTER: Duration = Duration::from_millis(200);
 pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
-/// The EndpointSlice is looked at again this often, in case somebody has changed it.
-pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(10);
+/// The EndpointSlice is looked at again this often, in case somebody has changed it and no watch has told.
+pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(120);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
-/// The word for a forced election (`FailoverReason::kind`).
-const FORCED: &str = "Forced";
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
+
+/// Changes of primary while the status cannot be written; later ones are told by the status alone.
+const MAX_NEWS: usize = 10;
 
 /// Ends when the registry drops the sender, or aborts it.
 pub(super) async fn run(surroundings: Surroundings, assignments: watch::Receiver<Assignment>) {
@@ -73,9 +70,10 @@ pub(super) struct Surroundings {
 pub(super) enum Done {
     Published(PrimaryAddress, Result<(), String>),
     Adopted(Result<(), String>),
-    Deleted { uid: String, result: Result<(), String> },
+    Deleted { pod: ReplicaName, uid: String, result: Result<(), String> },
     StatusWritten(Box<BrokerClusterStatus>, Result<(), String>),
     AnnotationRemoved(Result<(), String>),
+    Nudged { pod: ReplicaName, result: Result<(), String> },
 }
 
 /// What is known of the last change of primary.
@@ -110,6 +108,8 @@ pub(super) struct Task {
     pub(super) act_after: Duration,
     pub(super) reign: Option<Reign>,
     pub(super) history: History,
+    /// Changes of primary that no event has told of yet.
+    pub(super) news: Vec<(&'static str, String)>,
     /// Why the next change of primary happens, if it is our doing.
     pub(super) own_reason: Option<(Epoch, &'static str, String)>,
     pub(super) blocked: Option<String>,
@@ -130,6 +130,9 @@ pub(super) struct Task {
     /// Why the hand-over under way was asked for, if it is no roll's: for the metric.
     pub(super) moving_for: Option<Why>,
     pub(super) last_switchover: Option<LastSwitchover>,
+    /// What was asked for when this task began, as long as it is and the primary is that of the status: an earlier operator may
+    /// have answered it.
+    pub(super) inherited: Option<Request>,
     /// The annotation that is to go next.
     pub(super) removal: Option<Removal>,
     pub(super) removing: bool,
@@ -138,6 +141,7 @@ pub(super) struct Task {
     pub(super) gauges: Gauges,
     pub(super) import: Import,
     pub(super) fencing: Fencing,
+    pub(super) nudges: Nudges,
     pub(super) writing: bool,
     pub(super) written: Option<BrokerClusterStatus>,
     pub(super) written_at: Option<Duration>,
@@ -174,6 +178,7 @@ impl Task {
             decision: None,
             act_after: Duration::ZERO,
             reign: None,
+            news: Vec::new(),
             own_reason: None,
             blocked: None,
             jobs: JoinSet::new(),
@@ -190,11 +195,13 @@ impl Task {
             switchover: Switchover::default(),
             moving_for: None,
             last_switchover: written.as_ref().and_then(|status| status.last_switchover.clone()),
+            inherited: request(cluster),
             removal: None,
             removing: false,
             remove_after: Duration::ZERO,
             catch_ups: CatchUps::new(&cluster.namespace, cluster.name.as_str()),
             fencing: Fencing::default(),
+            nudges: Nudges::default(),
             gauges: Gauges::new(&cluster.namespace, cluster.name.as_str()),
             import: Import::of(written.as_ref().and_then(|status| status.definitions.as_ref())),
             writing: false,
@@ -231,7 +238,11 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
-                    self.assignment = self.assignments.borrow_and_update().clone();
+                    let assignment = self.assignments.borrow_and_update().clone();
+                    if assignment.applied.slice_version != self.assignment.applied.slice_version {
+                        self.recheck_endpoint_at = Duration::ZERO;
+                    }
+                    self.assignment = assignment;
                 }
                 Ok(()) = self.cordoned.changed() => {}
                 () = sleep => {}
@@ -301,14 +312,14 @@ impl Task {
         }
     }
 
-    fn handle_lease(&mut self, seen: Result<Stored, understudy_lease::LeaseError>) {
+    pub(super) fn handle_lease(&mut self, seen: Result<Stored, understudy_lease::LeaseError>) {
         match seen {
             Ok(stored) => self.observe(stored),
             Err(error) => tracing::warn!(cluster = %self.cluster().name, %error, "Lease"),
         }
     }
 
-    fn observe(&mut self, stored: Stored) {
+    pub(super) fn observe(&mut self, stored: Stored) {
         let now = self.now();
         self.tracker.observe(now, stored);
         let Some(lease) = self.held() else {
@@ -338,6 +349,7 @@ impl Task {
         self.switchover.note_moved(self.now());
         self.import.note_moved();
         let already_told = before.is_none() && known_epoch == Some(reign.epoch.0);
+        self.inherited = self.inherited.take().filter(|_| already_told);
         let Some(holder) = reign.holder.as_ref().filter(|_| !already_told) else { return };
         let own = self.own_reason.take().filter(|(epoch, ..)| *epoch == reign.epoch);
         let watched = before.is_some() || from.is_none();
@@ -357,7 +369,10 @@ impl Task {
             _ => format!("{} is primary of epoch {}: {why}", holder.name, reign.epoch),
         };
         let event_reason = if from.is_some() { "PrimaryChanged" } else { "PrimaryElected" };
-        self.announcer.normal(event_reason, "Elect", note);
+        // Told once the status has it: an operator that ends in between would tell it again, and its next one.
+        if self.news.len() < MAX_NEWS {
+            self.news.push((event_reason, note));
+        }
         let change = Change {
             from,
             to: holder.name.to_string(),
@@ -424,18 +439,23 @@ impl Task {
                     self.adopt_after = now + JOB_RETRY_AFTER;
                 }
             }
-            Done::Deleted { uid, result } => {
-                if let Err(error) = result {
+            Done::Deleted { pod, uid, result } => match result {
+                Ok(()) => self.announcer.normal("PodReplaced", "Roll", format!("{pod} is outdated and is replaced")),
+                Err(error) => {
                     tracing::warn!(cluster = %self.cluster().name, error, "pod not deleted");
                     self.deleted.remove(&uid);
                 }
-            }
+            },
+            Done::Nudged { pod, result } => self.handle_nudged(&pod, result),
             Done::AnnotationRemoved(result) => self.handle_annotation_removed(result),
             Done::StatusWritten(status, result) => {
                 self.writing = false;
                 self.written_at = Some(now);
                 match result {
                     Ok(()) => {
+                        for (reason, note) in self.news.drain(..) {
+                            self.announcer.normal(reason, "Elect", note);
+                        }
                         self.announce_alarms(&status);
                         self.written = Some(*status);
                     }
@@ -459,6 +479,7 @@ impl Task {
         self.adopt_lease();
         self.switch();
         self.fence();
+        self.hurry_settings();
         self.hold_pods();
         self.import_definitions();
         self.roll();
@@ -470,6 +491,7 @@ impl Task {
             Some(self.recheck_endpoint_at),
             Some(self.publish_after).filter(|_| !self.publishing),
             Some(self.write_after),
+            Some(LOOKS_WITHIN),
             Some(self.adopt_after),
             self.handing_over,
             self.switchover.wakes_at(),
@@ -493,136 +515,6 @@ impl Task {
                 let written = self.written.as_ref().and_then(|status| status.epoch);
                 written.and_then(|epoch| u64::try_from(epoch).ok()).unwrap_or(0)
             }
-        }
-    }
-
-    fn view(&self, now: Duration) -> View {
-        let cluster = self.cluster();
-        let register = self.tracker.register().clone();
-        let forced = match self.switchover.forced(&self.picture()) {
-            Some(name) => Force::Named(name.clone()),
-            None if cluster.forced_recovery == Some(self.known_epoch()) => Force::Highest,
-            None => Force::No,
-        };
-        let spec = Spec {
-            replicas: cluster.pod_names().map(|name| ReplicaName::new(&name)).collect(),
-            processes_in_set: cluster.durability == Durability::Replicated,
-            preferred: cluster.preferred_primary.as_deref().map(ReplicaName::new),
-            forced,
-            promotion: match cluster.promotion {
-                Promotion::Automatic => understudy_election::Promotion::Automatic,
-                Promotion::Manual => understudy_election::Promotion::Manual { to: self.switchover.named().cloned() },
-            },
-            fenced: cluster.orders.fenced.iter().map(|name| ReplicaName::new(name)).collect(),
-        };
-        let timings = Timings {
-            lease_duration: cluster.failover.lease_duration,
-            backup_timeout: cluster.failover.backup_timeout,
-            stall_timeout: cluster.failover.stall_timeout,
-        };
-        self.sight.view(now, register, spec, timings)
-    }
-
-    async fn elect(&mut self) -> Option<Duration> {
-        let now = self.now();
-        let decision = decide(now, &self.view(now));
-        // Deadlines move with every message; only another reason is news.
-        let changed = match (&self.decision, &decision) {
-            (Some(Decision::Wait { reason: before, .. }), Decision::Wait { reason, .. }) => before != reason,
-            _ => true,
-        };
-        self.decision = Some(decision.clone());
-        self.note_missed(now);
-        match decision {
-            Decision::Wait { reason, until } => {
-                if changed {
-                    tracing::info!(cluster = %self.cluster().name, %reason, "waits");
-                }
-                self.blocked = None;
-                until
-            }
-            Decision::Blocked { reason } => {
-                let text = status::blocked_text(&reason, self.known_epoch());
-                if self.blocked.as_ref() != Some(&text) {
-                    self.announcer.warning(reason.kind(), "Elect", text.clone());
-                    self.blocked = Some(text);
-                }
-                None
-            }
-            _ if now < self.act_after => Some(self.act_after),
-            Decision::Elect { expected, lease, candidate, reason } => {
-                self.own_reason = Some((lease.epoch(), reason.kind(), reason.to_string()));
-                self.history.note_decided(now);
-                let version = match self.lease.swap(&expected, &lease).await {
-                    Ok(version) => version,
-                    Err(error) => return Some(self.not_written(&error, &reason).await),
-                };
-                let took = self.now() - now;
-                let (kind, why) = (reason.kind(), reason.to_string());
-                crate::metrics::ELECTIONS.with_label_values(&["applied"]).inc();
-                crate::metrics::ELECTION_SECONDS.observe(took.as_secs_f64());
-                let request = wire::PromoteRequest { epoch: lease.epoch().0, primary: Some(wire_identity(&candidate)) };
-                self.peers.send(&candidate.name, Command::Promote(request));
-                tracing::info!(cluster = %self.cluster().name, primary = %candidate, epoch = %lease.epoch(), kind, why,
-                    took_ms = took.as_millis(), "elected");
-                if kind == FORCED {
-                    self.announce_forced(&why);
-                }
-                self.observe(Stored::Held(lease, version));
-                // The answer to what is known now is another one: look again at once.
-                Some(self.now())
-            }
-            Decision::Create { candidate, reason } => match self.lease.create().await {
-                Ok(version) => {
-                    tracing::info!(cluster = %self.cluster().name, %candidate, why = %reason, "a blank Lease created");
-                    self.observe(Stored::Blank(version));
-                    Some(self.now())
-                }
-                Err(error) => Some(self.not_written(&error, &reason).await),
-            },
-        }
-    }
-
-    /// Returns when to try again.
-    async fn not_written(&mut self, error: &SwapError, reason: &FailoverReason) -> Duration {
-        let outcome = match error {
-            SwapError::Conflict => "conflict",
-            SwapError::Unknown { .. } => "unknown",
-            SwapError::Refused { .. } => "refused",
-        };
-        crate::metrics::ELECTIONS.with_label_values(&[outcome]).inc();
-        let kind = reason.kind();
-        tracing::warn!(cluster = %self.cluster().name, %error, kind, why = %reason, "election not held");
-        self.act_after = self.now() + SWAP_RETRY_AFTER;
-        if *error == SwapError::Conflict {
-            let seen = self.lease.read().await;
-            self.handle_lease(seen);
-        }
-        self.act_after
-    }
-
-    /// Remembers when the primary was first missed: the failover's beginning, as far as the operator knows.
-    fn note_missed(&mut self, now: Duration) {
-        let Some(holder) = self.held().and_then(|lease| lease.holder().cloned()) else { return };
-        let seen = self.sight.replica(&holder.name);
-        let there =
-            seen.is_some_and(|seen| seen.contact(now) == Contact::Reachable && seen.identity() == Some(&holder));
-        let last_heard = match seen.map(|seen| seen.contact(now)) {
-            Some(Contact::Lost { since, .. }) => since,
-            _ => now,
-        };
-        match there {
-            true => self.history.note_there(),
-            false => self.history.note_missed(timestamp(), last_heard),
-        }
-    }
-
-    fn note_serving(&mut self) {
-        let now = self.now();
-        let Some(lease) = self.held() else { return };
-        if status::serving(lease, &self.sight, now).is_some() {
-            let epoch = lease.epoch();
-            self.history.note_serving(now, timestamp(), epoch);
         }
     }
 }

@@ -3,6 +3,8 @@
 use understudy_crds::ConditionStatus;
 use understudy_election::{Decision, Register, WaitReason};
 
+use crate::failover::settings::{difference as settings_difference, wanted as wanted_settings};
+
 use super::{RESOURCES_AVAILABLE, Snapshot, Verdict, blocked_text, role};
 
 /// Reasons for which somebody has to do something: waiting helps nobody.
@@ -115,7 +117,9 @@ fn durable(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
         let status = if available.status == Unknown { Unknown } else { False };
         return verdict(status, "NoPrimary", "without a primary nothing is confirmed".into());
     };
-    let (in_sync, needed) = (lease.in_sync().len(), usize::from(snapshot.cluster.min_in_sync));
+    // What the primary goes by: it may not have taken up yet what the spec says now.
+    let needed = primary.settings.as_ref().map_or(snapshot.cluster.min_in_sync.into(), |own| own.min_in_sync);
+    let (in_sync, needed) = (lease.in_sync().len(), usize::try_from(needed).unwrap_or(usize::MAX));
     if in_sync < needed {
         let message = format!("{in_sync} in sync, minInSync is {needed}: messages are taken and not confirmed");
         return verdict(False, "BelowMinInSync", message);
@@ -195,6 +199,18 @@ fn ready(snapshot: &Snapshot<'_>, available: &Verdict) -> Verdict {
     let unready: Vec<&str> = names.iter().filter(|name| !pod_ready(name)).map(String::as_str).collect();
     if !unready.is_empty() {
         return verdict(False, "PodsNotReady", format!("not ready: {}", unready.join(", ")));
+    }
+    let wanted_settings = wanted_settings(cluster);
+    let behind = names.iter().find_map(|name| {
+        let own = snapshot.seen(name)?.heard(snapshot.now)?.settings.as_ref();
+        Some(format!("{name} still has {}", settings_difference(own, &wanted_settings)?))
+    });
+    if cluster.orders.paused && behind.is_some() {
+        return verdict(False, "Paused", "the spec has changed, and reconciliation is paused".into());
+    }
+    if let Some(behind) = behind {
+        let message = format!("{behind}; the kubelet brings a change to the pod within about a minute");
+        return verdict(False, "SettingsPending", message);
     }
     if !cluster.orders.fenced.is_empty() {
         let fenced: Vec<&str> = cluster.orders.fenced.iter().map(String::as_str).collect();

@@ -92,6 +92,30 @@ fn a_replica_of_a_build_that_is_too_old_is_named_with_the_cure() {
     assert_eq!(case.assess(None, 0).cluster_version, Some(1));
 }
 
+/// What is in force counts, not what is asked for.
+#[test]
+fn settings_that_a_broker_has_not_taken_up_are_said() {
+    let mut case = Case::new();
+    let settings = wire::Settings { replicas: 3, min_in_sync: 1, consumer_timeout_ms: 1_800_000 };
+    let status = wire::Status {
+        settings: Some(settings),
+        ..case.scene.sight.replica(&name(0)).unwrap().status.clone().unwrap()
+    };
+    case.scene.sight.handle_status(&name(0), status, false, case.scene.now).unwrap();
+    case.check(expect![[r#"
+        Available True PrimaryServing: orders-0 serves as primary of epoch 1
+        Ready False SettingsPending: orders-0 still has minInSync 1 instead of 2; the kubelet brings a change to the pod within about a minute
+        Durable True InSync: 3 replicas hold every confirmed message, minInSync is 1
+        Progressing True SettingsPending: orders-0 still has minInSync 1 instead of 2; the kubelet brings a change to the pod within about a minute
+        ControlPlaneReachable True LeaseRenewed: the primary renews its Lease
+        ResourcesAvailable True NoAlarm: no replica is low on memory or disk
+        Reconciling True SettingsPending: orders-0 still has minInSync 1 instead of 2; the kubelet brings a change to the pod within about a minute
+    "#]]);
+    case.cluster.orders.paused = true;
+    let ready = case.assess(None, 0).conditions.into_iter().find(|condition| condition.kind == "Ready").unwrap();
+    assert_eq!(ready.reason, "Paused");
+}
+
 #[test]
 fn all_is_well() {
     let case = Case::new();

@@ -2,7 +2,7 @@
 //! delete, and remembers what was asked of it.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
+use std::io::Error;
 use std::sync::{Arc, Mutex};
 
 use http::{Method, Request, Response, StatusCode};
@@ -25,15 +25,28 @@ struct State {
 
 impl FakeApi {
     pub(crate) fn client(&self) -> Client {
-        let state = self.state.clone();
+        self.client_of_a_life(usize::MAX)
+    }
+
+    /// Its owner hears of no answer from the n-th write that is taken on: to the API server it has ended there.
+    pub(crate) fn client_of_a_life(&self, writes: usize) -> Client {
+        let (state, taken) = (self.state.clone(), Arc::new(Mutex::new(0)));
         let service = service_fn(move |request: Request<Body>| {
-            let state = state.clone();
+            let (state, taken) = (state.clone(), taken.clone());
             async move {
                 let (parts, body) = request.into_parts();
                 let bytes = body.collect_bytes().await.unwrap();
+                let mut taken = taken.lock().unwrap();
+                if *taken >= writes {
+                    return Err(Error::other("this life is over"));
+                }
                 let (code, answer) = state.lock().unwrap().answer(&parts.method, parts.uri.path(), &bytes);
+                *taken += usize::from(parts.method != Method::GET && code.is_success());
+                if *taken >= writes {
+                    return Err(Error::other("this life ends"));
+                }
                 let body = Body::from(serde_json::to_vec(&answer).unwrap());
-                Ok::<_, Infallible>(Response::builder().status(code).body(body).unwrap())
+                Ok(Response::builder().status(code).body(body).unwrap())
             }
         });
         Client::new(service, "default")
@@ -44,6 +57,10 @@ impl FakeApi {
         let requests = std::mem::take(&mut self.state.lock().unwrap().requests);
         let writes = requests.into_iter().filter(|(method, _)| method != Method::GET);
         writes.map(|(method, path)| format!("{method} {path}")).collect()
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<Value> {
+        self.state.lock().unwrap().objects.get(path).cloned()
     }
 
     /// Changes an object behind the client's back.

@@ -216,6 +216,12 @@ impl Primary {
         self.commit.in_force()
     }
 
+    /// What is confirmable stays so; for what is not yet, the new number counts.
+    pub fn set_min_in_sync(&mut self, now: Duration, min_in_sync: usize, out: &mut Vec<PrimaryOutput>) {
+        self.config.min_in_sync = min_in_sync;
+        self.advance(now, out);
+    }
+
     pub fn is_below_min_in_sync(&self) -> bool {
         self.in_force().len() < self.config.min_in_sync
     }
