@@ -27,6 +27,7 @@ use crate::apply::{ApplyError, apply, leave_alone};
 use crate::build::{BuildError, VerifiedCredentials, build};
 use crate::config::Config;
 use crate::dereference::{DereferenceError, Observed, dereference};
+use crate::earlier::leave_behind;
 use crate::failover::{Assignment, Failovers, GivenDefinitions};
 use crate::names::{FIELD_MANAGER, MANAGED_BY_LABEL};
 use crate::status::{self, Problem};
@@ -185,6 +186,9 @@ async fn steps(cluster: &BrokerCluster, context: &Context) -> Result<Action, Rec
     target.definitions = observed.definitions.as_deref().map(given_definitions);
     let wanted = target.pods;
     target.pods = pods_for_now(&target, &observed, &context.failovers);
+    if observed.stateful_set.is_none() && !target.cluster.orders.paused {
+        leave_behind(&context.client, &target.cluster).await?;
+    }
     let built = build(&target, &observed, &context.verified, OffsetDateTime::now_utc())?;
     let mut applied = match target.cluster.orders.paused {
         true => leave_alone(built, observed.stateful_set),

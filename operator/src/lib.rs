@@ -14,6 +14,7 @@ pub mod config;
 mod controller;
 mod covers;
 pub mod dereference;
+mod earlier;
 pub mod failover;
 mod http;
 mod leader;

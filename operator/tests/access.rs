@@ -15,7 +15,7 @@ use understudy_operator::validate::{Defaults, validate};
 type Grant = (String, String, String);
 
 /// Group, resource, verbs, and where the code calls them.
-const CALLED: [(&str, &str, &str); 24] = [
+const CALLED: [(&str, &str, &str); 25] = [
     ("understudy.dev", "brokerclusters", "list watch"),   // controller
     ("understudy.dev", "brokerclusters", "get patch"),    // failover::moves: takes annotations off
     ("understudy.dev", "brokerclusters/status", "patch"), // status
@@ -37,6 +37,7 @@ const CALLED: [(&str, &str, &str); 24] = [
     ("rbac.authorization.k8s.io", "roles", "get list watch create patch"), // controller, apply
     ("rbac.authorization.k8s.io", "rolebindings", "get list watch create patch"), // controller, apply
     ("coordination.k8s.io", "leases", "get list watch create update"), // understudy-lease
+    ("coordination.k8s.io", "leases", "delete"),          // earlier
     ("discovery.k8s.io", "endpointslices", "get list watch"), // controller, failover::endpoint
     ("discovery.k8s.io", "endpointslices", "create"),     // apply, failover::endpoint
     ("discovery.k8s.io", "endpointslices", "update delete"), // failover::endpoint

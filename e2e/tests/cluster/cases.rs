@@ -45,7 +45,10 @@ const CASES: [Case; 24] = [
         number: 11,
         what: "another cluster of the same name",
         tests: &["recreated"],
-        elsewhere: &[("operator/tests/apply.rs", "what_belongs_to_another_cluster_of_the_name_is_left_alone")],
+        elsewhere: &[
+            ("operator/tests/apply.rs", "what_belongs_to_another_cluster_of_the_name_is_left_alone"),
+            ("operator/src/earlier.rs", "pods_are_waited_for_and_then_the_lease_goes"),
+        ],
     },
     Case {
         number: 12,
@@ -63,8 +66,8 @@ const CASES: [Case; 24] = [
     Case {
         number: 15,
         what: "a failover goes forward",
-        tests: &["node_with_operator_frozen", "operator_away", "api_outage_primary_lost"],
-        elsewhere: &[("broker/election/src/lease.rs", "fn elect")],
+        tests: &["stopped_moves", "node_with_operator_frozen", "operator_away"],
+        elsewhere: &[],
     },
     Case { number: 16, what: "a hung primary delays nothing", tests: &["hung", "node_frozen"], elsewhere: &[] },
     Case {
@@ -100,7 +103,7 @@ const CASES: [Case; 24] = [
     Case {
         number: 24,
         what: "operator killed within a resize",
-        tests: &["scaling"],
+        tests: &["stopped_sizes"],
         elsewhere: &[("operator/tests/objects.rs", "storage_grows_by_its_claims")],
     },
     Case { number: 25, what: "probes by role", tests: &["probes"], elsewhere: &[] },

@@ -62,7 +62,7 @@ const OPERATOR: Rights = &[
     ("monitoring.coreos.com", "podmonitors", "get create patch delete", &[]),
     ("rbac.authorization.k8s.io", "roles", "get list watch create patch", &[]),
     ("rbac.authorization.k8s.io", "rolebindings", "get list watch create patch", &[]),
-    ("coordination.k8s.io", "leases", "get list watch create update", &[]),
+    ("coordination.k8s.io", "leases", "get list watch create update delete", &[]),
     ("discovery.k8s.io", "endpointslices", "get list watch create update delete", &[]),
 ];
 

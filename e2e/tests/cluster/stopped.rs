@@ -133,7 +133,7 @@ async fn the_service_leads_to_the_primary(cluster: &Cluster) -> Result<()> {
 }
 
 /// The class that claims without one get lets them grow, as classes of most clouds do.
-async fn volumes_may_grow(classes: &Api<StorageClass>) -> Result<()> {
+pub(crate) async fn volumes_may_grow(classes: &Api<StorageClass>) -> Result<()> {
     const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
     let all = classes.list(&ListParams::default()).await?;
     let default = all.items.into_iter().find(|class| class.annotations().get(DEFAULT).is_some_and(|is| is == "true"));

@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::{Client, CustomResourceExt, ResourceExt};
 use serde_json::{Value, json};
 use understudy_crds::BrokerCluster;
 use understudy_e2e::{Cluster, Load, RATE, eventually, replace_operator, with_temp_ns};
 
+use crate::stopped::volumes_may_grow;
 use crate::{PATIENCE, small};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn crd_and_operator_are_upgraded_under_a_living_cluster() {
         }
 
         // A claim template cannot be changed.
-        allow_growth(&space.client).await?;
+        volumes_may_grow(&Api::all(space.client.clone())).await?;
         let claims = claims(&cluster).await?;
         cluster.patch(json!({ "storage": { "size": "2Gi" } })).await?;
         eventually("another StatefulSet, and claims that have grown", PATIENCE, async || {
@@ -78,7 +78,7 @@ fn much_set() -> Value {
     spec["podTemplate"] =
         json!({ "metadata": { "labels": { "team": "orders" } }, "spec": { "dnsPolicy": "ClusterFirst" } });
     spec["service"] = json!({ "type": "ClusterIP", "annotations": { "example.com/is": "kept" } });
-    spec["clients"] = json!({ "backupConnections": "Relay", "maxConnections": 500, "consumerTimeout": "1h" });
+    spec["clients"] = json!({ "backupConnections": "Relay", "maxConnections": 500, "consumerTimeout": "60m" });
     spec["failover"] = json!({ "leaseDuration": "6s", "backupTimeout": "2500ms", "stallTimeout": "12s" });
     spec["replication"] = json!({ "catchUpBandwidth": "100Mi", "maxCatchUps": 2 });
     spec["update"] = json!({ "strategy": "Automatic" });
@@ -128,17 +128,5 @@ async fn change_crd(client: &Client, step: Step) -> Result<()> {
         }
     }
     crds.replace(BrokerCluster::crd_name(), &PostParams::default(), &crd).await?;
-    Ok(())
-}
-
-/// Local disks are as large as they are: only the wish is looked at.
-async fn allow_growth(client: &Client) -> Result<()> {
-    const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
-    let classes: Api<StorageClass> = Api::all(client.clone());
-    let all = classes.list(&ListParams::default()).await?.items;
-    let default = all.iter().find(|class| class.annotations().get(DEFAULT).is_some_and(|is| is == "true"));
-    let default = default.context("no storage class is the default")?.name_any();
-    let patch = Patch::Merge(json!({ "allowVolumeExpansion": true }));
-    classes.patch(&default, &PatchParams::default(), &patch).await?;
     Ok(())
 }
