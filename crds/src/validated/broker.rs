@@ -34,13 +34,12 @@ pub(super) fn parse(broker: &Broker) -> Result<BrokerOptions, InvalidCluster> {
         text.as_ref().map(|text| times::parse(field, text, least, most)).transpose()
     };
     let records = |count: i32| {
-        let number = u64::try_from(count).map_err(|_| InvalidCluster::Range {
+        u64::try_from(count).map_err(|_| InvalidCluster::Range {
             field: "spec.broker.resumeRecords",
             value: count.to_string(),
             least: 0,
             most: i32::MAX as u64,
-        });
-        number
+        })
     };
     Ok(BrokerOptions {
         segment_bytes: size("spec.broker.segmentSize", &broker.segment_size, GIB)?,
