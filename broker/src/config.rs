@@ -70,7 +70,7 @@ pub struct Arguments {
     /// kubernetes:NAMESPACE/NAME or local:DIRECTORY
     #[arg(long)]
     lease: String,
-    #[arg(long, default_value_t = 5000)]
+    #[arg(long, default_value_t = 10_000)]
     lease_duration_ms: u64,
     #[arg(long, default_value_t = 2000)]
     backup_timeout_ms: u64,

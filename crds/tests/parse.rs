@@ -126,7 +126,7 @@ fn an_empty_spec_is_a_cluster_of_three() {
             users_secret: None,
             definitions: None,
             failover: FailoverTimes {
-                lease_duration: 5s,
+                lease_duration: 10s,
                 backup_timeout: 2s,
                 stall_timeout: 10s,
             },

@@ -35,7 +35,7 @@ use understudy_election::{Lease, Stored, Version};
 use crate::{LeaseError, LeaseStore, SwapError};
 pub use encoding::{DURATION_ANNOTATION, GIVEN_EPOCH_ANNOTATION, IN_SYNC_ANNOTATION, VERSION_ANNOTATION};
 
-/// A primary renews three times within its Lease's duration, so a watch that shows nothing for half of it has either lost
+/// A primary renews twice within its Lease's duration, so a watch that shows nothing for three quarters of it has either lost
 /// its connection without noticing or watches a primary that does not renew. One read tells which. It is within these bounds; where
 /// there is no primary it begins with the shortest and doubles with each read that brings nothing. Shorter for all, the clusters
 /// of one operator would keep an API server busy with such reads.
@@ -179,7 +179,7 @@ impl Watch {
                 self.last = Some(seen.as_ref().and_then(|lease| lease.metadata.resource_version.clone()));
                 let stored = encoding::decode(seen.as_ref());
                 self.duration = stored.as_ref().ok().and_then(|stored| stored.lease().map(Lease::duration));
-                self.patience = self.duration.unwrap_or_default().div_f32(2.0).clamp(SHORTEST_QUIET, LONGEST_QUIET);
+                self.patience = self.duration.unwrap_or_default().mul_f32(0.75).clamp(SHORTEST_QUIET, LONGEST_QUIET);
                 return stored;
             }
             if self.duration.is_none() {

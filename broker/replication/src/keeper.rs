@@ -17,6 +17,10 @@ use crate::commit::{InSyncSet, SwapOutcome};
 /// be back soon after it is.
 const RETRY: Duration = Duration::from_millis(250);
 
+/// Within the Lease's duration. The second comes in time though a request that is not answered takes two seconds and more; and if it
+/// is late all the same, nobody stands who hears the primary.
+const RENEWALS: u32 = 2;
+
 /// After a conflict the Lease has just been read, so the next try is not a blind one.
 const RETRY_AT_ONCE: Duration = Duration::ZERO;
 
@@ -233,7 +237,7 @@ impl LeaseKeeper {
                 self.last_contact = now;
                 match request {
                     Some(LeaseRequest::Swap { lease, .. }) => {
-                        self.next_renewal = now + self.duration / 3;
+                        self.next_renewal = now + self.duration / RENEWALS;
                         self.gone = None;
                         if !self.held && !self.is_deposed_by(&lease) {
                             self.held = true;

@@ -15,7 +15,8 @@ use crate::amount::Amount;
     "failover.backupTimeout must not be longer than failover.leaseDuration"
 ))]
 pub struct Failover {
-    /// Without the operator, a backup stands once the Lease has not been renewed for this long.
+    /// Without the operator, a backup stands once the Lease has not been renewed for this long. The primary renews it twice as
+    /// often: an idle cluster writes nothing else to the API server.
     #[serde(default = "default_lease_duration")]
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m)$"), length(max = 10))]
     #[x_kube(validation = Rule::new("duration(self) >= duration('1s') && duration(self) <= duration('10m')").message(
@@ -52,7 +53,7 @@ pub enum Promotion {
 }
 
 fn default_lease_duration() -> String {
-    "5s".into()
+    "10s".into()
 }
 
 fn default_backup_timeout() -> String {

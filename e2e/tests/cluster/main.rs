@@ -44,6 +44,8 @@ fn small() -> Value {
         "replicas": 3,
         "storage": { "size": "1Gi" },
         "resources": { "requests": { "cpu": "50m", "memory": "64Mi" } },
+        // Half the default: tests wait for it to run out.
+        "failover": { "leaseDuration": "5s" },
     })
 }
 

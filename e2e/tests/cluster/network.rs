@@ -162,7 +162,7 @@ async fn a_backup_is_lost_while_the_api_server_is_away() {
     .await;
 }
 
-/// Twice the default `failover.leaseDuration`.
+/// Twice `failover.leaseDuration`.
 const LEASE_RUNS_OUT: Duration = Duration::from_secs(10);
 /// No confirm may come for so long.
 const HELD_FOR: Duration = Duration::from_secs(5);
