@@ -15,18 +15,18 @@ mod validated;
 
 pub use amount::{Amount, AmountError, Quantity};
 pub use spec::{
-    BackupConnections, BrokerCluster, BrokerClusterSpec, ClientCertificates, ClientTls, Clients, ConfigMapKeyRef, Day,
-    Durability, Failover, IssuerRef, LocalRef, LoginFrom, MaintenanceWindow, Memory, Metadata, Monitoring,
-    NetworkPolicies, Plaintext, PodMonitor, PodTemplate, Primary, Promotion, PullPolicy, Replicate, Replication,
-    Resources, Retention, Scheduling, SecretKeyRef, Service, ServiceType, Spread, Storage, TlsVersion, Toleration,
-    TopologySpread, TrafficPolicy, Update, UpdateStrategy, Users, WhatToDo, WhenUnsatisfiable,
+    BackupConnections, Broker, BrokerCluster, BrokerClusterSpec, ClientCertificates, ClientTls, Clients,
+    ConfigMapKeyRef, Day, Durability, Failover, IssuerRef, LocalRef, LoginFrom, MaintenanceWindow, Memory, Metadata,
+    Monitoring, NetworkPolicies, Plaintext, PodMonitor, PodTemplate, Primary, Promotion, PullPolicy, Replicate,
+    Replication, Resources, Retention, SaslMechanism, Scheduling, SecretKeyRef, Service, ServiceType, Spread, Storage,
+    TlsVersion, Toleration, TopologySpread, TrafficPolicy, Update, UpdateStrategy, Users, WhatToDo, WhenUnsatisfiable,
 };
 pub use status::{
     BrokerClusterStatus, CatchUpProgress, Condition, ConditionStatus, DefinitionsStatus, FailoverRecord,
     LastSwitchover, ReplicaRole, ReplicaStatus, SwitchoverOutcome, Timestamp,
 };
 pub use validated::{
-    ClientSettings, ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FENCED_ANNOTATION,
+    BrokerOptions, ClientSettings, ClusterName, DEFAULT_MAX_CATCH_UPS, DEFAULT_MEMORY_WATERMARK, FENCED_ANNOTATION,
     FORCE_PRIMARY_ANNOTATION, FORCE_RECOVERY_ANNOTATION, FailoverTimes, HIBERNATION_ANNOTATION, InvalidCluster,
     MAINTENANCE_ANNOTATION, MAX_NAME_BYTES, Orders, RECONCILE_ANNOTATION, ResourceAmounts, SWITCHOVER_ANNOTATION,
     ServicePorts, UpdateWindows, ValidatedCluster,

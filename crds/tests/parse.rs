@@ -111,6 +111,17 @@ fn an_empty_spec_is_a_cluster_of_three() {
                 max_message_size: None,
                 consumer_timeout: None,
                 login_failure_delay: None,
+                sasl_mechanisms: [],
+                sasl_tls_only: [],
+            },
+            broker: BrokerOptions {
+                segment_bytes: None,
+                checkpoint_bytes: None,
+                checkpoint_rate: None,
+                resume_records: None,
+                scrub_interval: None,
+                handshake_timeout: None,
+                accept_differences: false,
             },
             users_secret: None,
             definitions: None,
@@ -419,4 +430,39 @@ fn what_annotations_order() {
         .assert_eq(&error(&[("reconcile", "off")]));
     expect![[r#"annotation understudy.dev/hibernation is "yes": it knows on; take it off for the opposite"#]]
         .assert_eq(&error(&[("hibernation", "yes")]));
+}
+
+#[test]
+fn the_brokers_options_in_its_own_units() {
+    let parsed = parse(
+        "broker: {segmentSize: 16Mi, checkpointRate: 1Gi, scrubInterval: 0s, handshakeTimeout: 1500ms, resumeRecords: 0}",
+    );
+    let broker = parsed.broker;
+    assert_eq!(
+        (broker.segment_bytes, broker.checkpoint_rate, broker.resume_records),
+        (Some(16 << 20), Some(1 << 30), Some(0))
+    );
+    assert_eq!(
+        (broker.scrub_interval, broker.handshake_timeout),
+        (Some(Duration::ZERO), Some(Duration::from_millis(1500)))
+    );
+    assert_eq!((broker.checkpoint_bytes, broker.accept_differences), (None, false));
+    refused("broker: {segmentSize: 10}", expect!["spec.broker.segmentSize is 10: choose 1048576 to 1073741824"]);
+    refused(
+        "broker: {checkpointSize: many}",
+        expect![[
+            r#"spec.broker.checkpointSize: "many" is not a quantity (write a number and an optional unit, like 500m, 2 or 8Gi)"#
+        ]],
+    );
+    refused("broker: {resumeRecords: -1}", expect!["spec.broker.resumeRecords is -1: choose 0 to 2147483647"]);
+    refused(
+        "broker: {handshakeTimeout: 10m}",
+        expect!["spec.broker.handshakeTimeout is 10m: choose between 1s and 120s"],
+    );
+    refused(
+        "update: {windows: [{start: '2:00', duration: 60m}]}",
+        expect![[
+            r#"spec.update.windows.start "2:00" is not a time of the day: write hours and minutes of UTC, like 02:30"#
+        ]],
+    );
 }

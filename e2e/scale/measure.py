@@ -26,7 +26,7 @@ REPLICAS = 3
 # How long each thing may take at most; all of it is bounded by the script's limit, too.
 CREATED_WITHIN, READY_WITHIN, RESTARTED_WITHIN, ENDS_WITHIN = 180, 240, 180, 20
 # Until what a change has set off is over: longer than the slowest retry.
-SETTLE = int(os.environ.get("SETTLE", 20))
+SETTLE = 15
 LOOK_EVERY = 0.5
 MEMORY_GOAL_MB = 150
 METRICS = "http://127.0.0.1:8080/metrics"
@@ -35,7 +35,7 @@ CLUSTERS = "/apis/understudy.dev/v1alpha1"
 
 
 class Api:
-    """One connection a thread."""
+    """One connection a thread, made anew where the server has closed one that was idle."""
 
     def __init__(self):
         self.context = ssl.create_default_context(cafile=f"{STATE}/ca.crt")
@@ -43,14 +43,21 @@ class Api:
         self.local = threading.local()
 
     def call(self, method, path, body=None, content_type="application/json"):
-        connection = getattr(self.local, "connection", None)
-        if connection is None:
-            connection = http.client.HTTPSConnection("127.0.0.1", 6443, context=self.context, timeout=60)
-            self.local.connection = connection
         data = None if body is None else json.dumps(body)
-        connection.request(method, path, data, {"Content-Type": content_type})
-        response = connection.getresponse()
-        text = response.read()
+        for is_last in (False, True):
+            connection = getattr(self.local, "connection", None)
+            if connection is None:
+                connection = http.client.HTTPSConnection("127.0.0.1", 6443, context=self.context, timeout=60)
+                self.local.connection = connection
+            try:
+                connection.request(method, path, data, {"Content-Type": content_type})
+                response = connection.getresponse()
+                text = response.read()
+                break
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.local.connection = None
+                if is_last:
+                    raise
         if response.status >= 300:
             raise RuntimeError(f"{method} {path}: {response.status}: {text[:400].decode()}")
         return json.loads(text)

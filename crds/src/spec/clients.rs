@@ -10,7 +10,9 @@ use crate::amount::Amount;
 
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = Rule::new("!(has(self.plaintext) && self.plaintext == 'Refuse') || has(self.tls)").message(
+#[x_kube(validation = Rule::new("!has(self.saslTlsOnly) || has(self.tls)").message(
+    "clients.saslTlsOnly without clients.tls: nobody could log in so"
+), validation = Rule::new("!(has(self.plaintext) && self.plaintext == 'Refuse') || has(self.tls)").message(
     "clients.plaintext is Refuse and there is no clients.tls: no client could come in"
 ))]
 pub struct Clients {
@@ -44,6 +46,33 @@ pub struct Clients {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m)$"), length(max = 10))]
     pub login_failure_delay: Option<String>,
+    /// Ways to log in. `EXTERNAL`, by a client's certificate, is offered only to clients that have shown one. If absent: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub sasl_mechanisms: Vec<SaslMechanism>,
+    /// Those of them that are offered over TLS alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 3))]
+    pub sasl_tls_only: Vec<SaslMechanism>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(inline)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum SaslMechanism {
+    Plain,
+    Amqplain,
+    External,
+}
+
+impl SaslMechanism {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Plain => "PLAIN",
+            Self::Amqplain => "AMQPLAIN",
+            Self::External => "EXTERNAL",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

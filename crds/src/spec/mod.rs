@@ -5,6 +5,7 @@
 
 #![allow(unreachable_pub, reason = "KubeSchema derives a private twin of each type that carries its visibility")]
 
+mod broker;
 mod clients;
 mod contents;
 mod failover;
@@ -20,9 +21,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::status::BrokerClusterStatus;
 
+pub use broker::Broker;
 pub use clients::{
-    BackupConnections, ClientCertificates, ClientTls, Clients, IssuerRef, LoginFrom, Plaintext, SecretKeyRef,
-    TlsVersion,
+    BackupConnections, ClientCertificates, ClientTls, Clients, IssuerRef, LoginFrom, Plaintext, SaslMechanism,
+    SecretKeyRef, TlsVersion,
 };
 pub use contents::{ConfigMapKeyRef, Users};
 pub use failover::{Failover, Primary, Promotion, Replicate, Replication};
@@ -122,6 +124,9 @@ pub struct BrokerClusterSpec {
     /// How each broker uses its memory.
     #[serde(default)]
     pub memory: Memory,
+    /// How each broker keeps its log, and what it does beside. Nothing here is needed for an ordinary cluster.
+    #[serde(default)]
+    pub broker: Broker,
     /// Which nodes the pods run on.
     #[serde(default)]
     pub scheduling: Scheduling,
@@ -177,6 +182,7 @@ impl Default for BrokerClusterSpec {
             storage: Storage::default(),
             resources: Resources::default(),
             memory: Memory::default(),
+            broker: Broker::default(),
             scheduling: Scheduling::default(),
             pod_template: PodTemplate::default(),
             service: Service::default(),

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{InvalidCluster, amounts, times};
-use crate::spec::{BackupConnections, ClientCertificates, ClientTls, Clients, Plaintext, Service, ServiceType};
+use crate::spec::{
+    BackupConnections, ClientCertificates, ClientTls, Clients, Plaintext, SaslMechanism, Service, ServiceType,
+};
 
 /// The broker takes no longer ones.
 const MAX_MESSAGE_SIZE: u64 = 512 << 20;
@@ -30,6 +32,9 @@ pub struct ClientSettings {
     /// Zero: there is none.
     pub consumer_timeout: Option<Duration>,
     pub login_failure_delay: Option<Duration>,
+    /// Empty: all.
+    pub sasl_mechanisms: Vec<SaslMechanism>,
+    pub sasl_tls_only: Vec<SaslMechanism>,
 }
 
 /// The failover Service's ports.
@@ -78,6 +83,8 @@ pub(super) fn parse(clients: &Clients) -> Result<ClientSettings, InvalidCluster>
         )?,
         max_message_size,
         consumer_timeout: time("spec.clients.consumerTimeout", &clients.consumer_timeout, MAX_CONSUMER_TIMEOUT)?,
+        sasl_mechanisms: clients.sasl_mechanisms.clone(),
+        sasl_tls_only: clients.sasl_tls_only.clone(),
         login_failure_delay: time("spec.clients.loginFailureDelay", &clients.login_failure_delay, MAX_LOGIN_DELAY)?,
     })
 }
@@ -115,7 +122,7 @@ pub(super) fn parse_service(service: &Service) -> Result<ServicePorts, InvalidCl
     Ok(ports)
 }
 
-fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidCluster> {
+pub(super) fn in_range(field: &'static str, value: u64, least: u64, most: u64) -> Result<u64, InvalidCluster> {
     if (least..=most).contains(&value) {
         Ok(value)
     } else {

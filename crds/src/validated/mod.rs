@@ -1,6 +1,7 @@
 //! Parse, don't validate: a [`BrokerCluster`] becomes a [`ValidatedCluster`] or an error that names field, cause and cure.
 
 mod amounts;
+mod broker;
 mod clients;
 mod invalid;
 mod orders;
@@ -21,6 +22,7 @@ use crate::spec::{
     Scheduling, Service, UpdateStrategy,
 };
 
+pub use broker::BrokerOptions;
 pub use clients::{ClientSettings, ServicePorts};
 pub use invalid::InvalidCluster;
 pub use orders::{FENCED_ANNOTATION, HIBERNATION_ANNOTATION, MAINTENANCE_ANNOTATION, Orders, RECONCILE_ANNOTATION};
@@ -116,6 +118,7 @@ pub struct ValidatedCluster {
     pub service: Service,
     pub service_ports: ServicePorts,
     pub clients: ClientSettings,
+    pub broker: BrokerOptions,
     /// Somebody else's, with a user's name and password.
     pub users_secret: Option<String>,
     pub definitions: Option<ConfigMapKeyRef>,
@@ -207,6 +210,7 @@ impl ValidatedCluster {
             service: spec.service.clone(),
             service_ports: clients::parse_service(&spec.service)?,
             clients: clients::parse(&spec.clients)?,
+            broker: broker::parse(&spec.broker)?,
             users_secret: spec.users.secret_name.clone(),
             definitions: spec.definitions.clone(),
             failover: times::failover(&spec.failover)?,

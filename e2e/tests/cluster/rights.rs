@@ -52,7 +52,7 @@ const OPERATOR: Rights = &[
     ("", "serviceaccounts", "get list watch create patch", &[]),
     ("", "secrets", "get list watch create patch", &[]),
     ("", "pods", "list watch delete patch", &[]),
-    ("", "configmaps", "get", &[]),
+    ("", "configmaps", "get list watch create patch", &[]),
     ("", "persistentvolumeclaims", "list patch", &[]),
     ("", "events", "list", &[]),
     ("events.k8s.io", "events", "create patch", &[]),

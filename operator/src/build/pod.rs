@@ -170,6 +170,12 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
         ("channel-max", cluster.clients.max_channels_per_connection),
         ("max-message-size", cluster.clients.max_message_size),
         ("login-failure-delay-ms", cluster.clients.login_failure_delay.map(millis)),
+        ("segment-bytes", cluster.broker.segment_bytes),
+        ("checkpoint-bytes", cluster.broker.checkpoint_bytes),
+        ("checkpoint-rate", cluster.broker.checkpoint_rate),
+        ("resume-records", cluster.broker.resume_records),
+        ("scrub-interval-ms", cluster.broker.scrub_interval.map(millis)),
+        ("handshake-timeout-ms", cluster.broker.handshake_timeout.map(millis)),
         ("max-catch-ups", Some(cluster.max_catch_ups).filter(|n| *n != DEFAULT_MAX_CATCH_UPS).map(u64::from)),
     ];
     arguments.extend(numbers.iter().filter_map(|(name, number)| number.map(|number| format!("--{name}={number}"))));
@@ -186,6 +192,17 @@ fn arguments(cluster: &ValidatedCluster) -> Vec<String> {
     match cluster.promotion {
         Promotion::Automatic => {}
         Promotion::Manual => arguments.push("--promotion=manual".into()),
+    }
+    for (option, mechanisms) in
+        [("sasl-mechanisms", &cluster.clients.sasl_mechanisms), ("sasl-tls-only", &cluster.clients.sasl_tls_only)]
+    {
+        let words: Vec<_> = mechanisms.iter().map(|mechanism| mechanism.as_str()).collect();
+        if !words.is_empty() {
+            arguments.push(format!("--{option}={}", words.join(",")));
+        }
+    }
+    if cluster.broker.accept_differences {
+        arguments.push("--accept-differences".into());
     }
     if let Some(tls) = &cluster.clients.tls {
         arguments.extend(tls_arguments(tls));

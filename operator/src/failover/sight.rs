@@ -90,6 +90,15 @@ impl Seen {
     }
 }
 
+/// A status without what changes all the while.
+fn settled(status: &wire::Status) -> wire::Status {
+    let mut settled = status.clone();
+    settled.last.iter_mut().for_each(|last| last.index = 0);
+    (settled.durable, settled.committed, settled.primary_for_ms, settled.counts) = (0, 0, 0, None);
+    settled.followers.iter_mut().for_each(|follower| follower.durable = 0);
+    settled
+}
+
 #[derive(Debug)]
 pub(crate) struct Sight {
     cluster: String,
@@ -125,15 +134,16 @@ impl Sight {
         }
     }
 
-    /// A status has come over the stream. `first`: the first one of a new stream.
+    /// A status has come over the stream. `first`: the first one of a new stream. True: it tells more than that time passes and
+    /// the log grows.
     pub(crate) fn handle_status(
         &mut self,
         name: &ReplicaName,
         status: wire::Status,
         first: bool,
         at: Duration,
-    ) -> Result<(), ReadError> {
-        let Some(seen) = self.replicas.get_mut(name) else { return Ok(()) };
+    ) -> Result<bool, ReadError> {
+        let Some(seen) = self.replicas.get_mut(name) else { return Ok(false) };
         let said = match read(&status, &self.cluster, name, at) {
             Ok(said) => said,
             Err(error) => {
@@ -141,6 +151,9 @@ impl Sight {
                 return Err(error);
             }
         };
+        let was_heard = seen.contact(at) == Contact::Reachable && seen.refused.is_none();
+        let is_news =
+            first || !was_heard || seen.status.as_ref().is_none_or(|before| settled(before) != settled(&status));
         if first {
             seen.ended = false;
         }
@@ -148,7 +161,7 @@ impl Sight {
         seen.link = Link::Up { heard_at: at };
         seen.said = Some(said);
         seen.status = Some(status);
-        Ok(())
+        Ok(is_news)
     }
 
     /// The stream has broken, or could not be made. A reset outweighs silence: it tells more.

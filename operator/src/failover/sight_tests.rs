@@ -196,6 +196,29 @@ fn in_the_set_and_at_work_are_two_things() {
     assert!(works(&scene, 1));
 }
 
+/// What a turn is made for: not for a log that grows, nor for time that passes.
+#[test]
+fn a_log_that_grows_is_no_news() {
+    let mut scene = Scene::new();
+    let mut said = status(0, 1, wire::Role::Primary);
+    let mut told = |status: &wire::Status, first, after_ms| {
+        scene.after(after_ms);
+        scene.sight.handle_status(&name(0), status.clone(), first, scene.now).unwrap()
+    };
+    told(&said, false, 0);
+    assert!(told(&said, true, 500), "another stream");
+    assert!(!told(&said, false, 500));
+    (said.durable, said.committed, said.primary_for_ms) = (900, 900, 77_000);
+    assert!(!told(&said, false, 500));
+    said.confirms_held = "no backup is in sync".into();
+    assert!(told(&said, false, 500));
+    assert!(!told(&said, false, 500));
+    let silence = u64::try_from(QUIET_AFTER.as_millis()).unwrap();
+    assert!(told(&said, false, silence), "it was silent");
+    said.identity.as_mut().unwrap().process = "f".repeat(16);
+    assert!(told(&said, false, 100), "another process");
+}
+
 /// An operator that has just begun says nothing of brokers that it has not asked yet.
 #[test]
 fn a_replica_is_known_once_it_has_spoken_or_cannot() {

@@ -47,6 +47,8 @@ pub(super) const JOB_RETRY_AFTER: Duration = Duration::from_millis(500);
 /// The EndpointSlice is looked at again this often, in case somebody has changed it and no watch has told.
 pub(super) const ENDPOINT_CHECK_EVERY: Duration = Duration::from_secs(120);
 pub(super) const HAND_OVER_RETRY_AFTER: Duration = Duration::from_secs(10);
+/// The longest between two turns: what only an event would bring forward is not late by more.
+const TURN_AT_LEAST_EVERY: Duration = Duration::from_secs(1);
 /// Peer events taken in one turn before the loop decides again.
 const MAX_EVENTS_A_TURN: usize = 64;
 
@@ -217,9 +219,14 @@ impl Task {
         self.peers = peers;
         let mut leases = self.lease.watch();
         let mut pods = self.watch_pods();
+        let (mut is_news, mut turned) = (true, None);
         loop {
-            self.follow_replicas();
-            let wake = self.turn().await;
+            if is_news {
+                self.follow_replicas();
+                turned = self.turn().await;
+            }
+            let wake = [turned, self.sight.next_quiet(self.now())].into_iter().flatten().min();
+            is_news = true;
             let sleep = async {
                 match wake {
                     Some(at) => sleep_until(self.started + at).await,
@@ -227,7 +234,7 @@ impl Task {
                 }
             };
             tokio::select! {
-                Some(event) = events.recv() => self.take_events(event, &mut events),
+                Some(event) = events.recv() => is_news = self.take_events(event, &mut events),
                 Some(seen) = leases.next() => self.handle_lease(seen),
                 Some(event) = pods.next() => self.handle_pod(event),
                 Some(done) = self.jobs.join_next() => match done {
@@ -274,26 +281,31 @@ impl Task {
 
     // ---- what comes in
 
-    /// Takes this event and those that wait behind it: a decision is made on all that is known.
-    fn take_events(&mut self, first: PeerEvent, events: &mut mpsc::Receiver<PeerEvent>) {
-        self.handle_peer(first);
+    /// Takes this event and those that wait behind it: a decision is made on all that is known. True: there is something to decide.
+    fn take_events(&mut self, first: PeerEvent, events: &mut mpsc::Receiver<PeerEvent>) -> bool {
+        let mut is_news = self.handle_peer(first);
         for _ in 1..MAX_EVENTS_A_TURN {
             let Ok(event) = events.try_recv() else { break };
-            self.handle_peer(event);
+            is_news |= self.handle_peer(event);
         }
+        is_news
     }
 
-    fn handle_peer(&mut self, event: PeerEvent) {
+    fn handle_peer(&mut self, event: PeerEvent) -> bool {
         let PeerEvent { name, at, kind } = event;
         let at = at.saturating_duration_since(self.started);
         match kind {
-            PeerEventKind::Status { status, first } => {
-                if let Err(error) = self.sight.handle_status(&name, *status, first, at) {
+            PeerEventKind::Status { status, first } => match self.sight.handle_status(&name, *status, first, at) {
+                Err(error) => {
                     tracing::warn!(cluster = %self.cluster().name, %name, %error, "a broker's status makes no sense");
-                } else if first {
-                    self.tell_whom_to_follow(&name);
                 }
-            }
+                Ok(is_news) => {
+                    if first {
+                        self.tell_whom_to_follow(&name);
+                    }
+                    return is_news;
+                }
+            },
             PeerEventKind::Lost { how, why } => {
                 tracing::debug!(cluster = %self.cluster().name, %name, ?how, why, "stream lost");
                 self.sight.handle_lost(&name, how, at);
@@ -310,6 +322,7 @@ impl Task {
                 }
             }
         }
+        true
     }
 
     pub(super) fn handle_lease(&mut self, seen: Result<Stored, understudy_lease::LeaseError>) {
@@ -487,7 +500,7 @@ impl Task {
         let now = self.now();
         let deadlines = [
             decided_until,
-            self.sight.next_quiet(now),
+            Some(now + TURN_AT_LEAST_EVERY),
             Some(self.recheck_endpoint_at),
             Some(self.publish_after).filter(|_| !self.publishing),
             Some(self.write_after),
