@@ -231,7 +231,11 @@ fn kept_authority(secret: &Secret, now: OffsetDateTime) -> Result<Authority, Cer
 }
 
 fn kept_next(secret: &Secret) -> Result<Option<NextAuthority>, CertificateError> {
-    let Some(issues_after) = annotation(secret, NEXT_AFTER_ANNOTATION) else { return Ok(None) };
+    // The annotation alone says nothing: one that a person has set stays when the operator sets it no more.
+    if secret.data.as_ref().is_none_or(|data| !data.contains_key(NEXT_CERTIFICATE)) {
+        return Ok(None);
+    }
+    let issues_after = annotation(secret, NEXT_AFTER_ANNOTATION).unwrap_or_default();
     let certificate = text(secret, NEXT_CERTIFICATE)?;
     Ok(Some(NextAuthority { certificate, key: key(secret, NEXT_KEY)?, issues_after: issues_after.to_owned() }))
 }
@@ -404,7 +408,15 @@ mod tests {
         let issuer = annotation(&issuing.tls_secret, ISSUER_ANNOTATION).unwrap();
         assert_eq!(issuer, fingerprint(&both[1]));
         assert_eq!(annotation(&issuing.authority_secret, NEXT_AFTER_ANNOTATION), None);
-        let kept = again(&issuing, day(2_442));
+        let mut touched = issuing.authority_secret.clone();
+        let left = touched.metadata.annotations.get_or_insert_default();
+        left.insert(NEXT_AFTER_ANNOTATION.into(), "2020-01-01T00:00:00Z".into());
+        let observed = Observed {
+            authority_secret: Some(touched),
+            tls_secret: Some(issuing.tls_secret.clone()),
+            ..Observed::default()
+        };
+        let kept = build(&cluster(), &observed, day(2_442)).unwrap();
         assert_eq!(kept.tls_secret, issuing.tls_secret);
         assert_eq!(kept.authority_secret, issuing.authority_secret);
         // The one after that: the oldest is trusted until it issues.
