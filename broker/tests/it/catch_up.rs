@@ -219,7 +219,7 @@ fn replicas_that_start_over_take_turns() {
     let waiting = await_some("one waits", || [one, other].into_iter().find(|at| waits(*at)));
     assert!(!cluster.brokers[waiting].is_ready());
     let first = one + other - waiting;
-    assert_eq!(cluster.brokers[first].metric("catch_up_queues"), Some(QUEUES.len() as u64));
+    cluster.brokers[first].await_metric("catch_up_queues", QUEUES.len() as u64);
     cluster.await_set(&[primary, first]);
     cluster.await_all_in_sync();
 }
