@@ -385,8 +385,9 @@ mod tests {
     fn renews_in_time_and_only_while_the_journal_makes_progress() {
         let mut k = keeper();
         assert_eq!(k.poll_request(at(500), true, true), Ok(None));
-        assert_eq!(k.poll_request(at(1500), false, true), Ok(None));
-        assert_eq!(swap_of(&mut k, at(1500)), (version(11), set(&[1, 2, 3])));
+        assert_eq!(k.poll_request(at(1499), true, true), Ok(None), "half of the duration after the last one");
+        assert_eq!(k.poll_request(at(1501), false, true), Ok(None));
+        assert_eq!(swap_of(&mut k, at(1501)), (version(11), set(&[1, 2, 3])));
     }
 
     #[test]
@@ -430,7 +431,7 @@ mod tests {
     fn a_conflict_alone_does_not_demote_but_another_holder_does() {
         let mut k = keeper();
         let (old, other) = (k.known.clone(), replica(2));
-        swap_of(&mut k, at(1500));
+        swap_of(&mut k, at(1501));
         assert_eq!(k.handle_answer(at(1510), LeaseAnswer::Conflict), []);
         assert_eq!(k.poll_request(at(1520), true, true), Ok(Some(LeaseRequest::Read)));
         let elected = old.elect(&other, &[other.clone()].into()).unwrap();
