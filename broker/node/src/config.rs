@@ -31,7 +31,8 @@ pub struct NodeConfig {
 }
 
 /// What each replica is told anew when it changes. Two replicas may for a while have been told differently: none of it takes
-/// part in what is committed or in who may be elected.
+/// part in what is committed or in who may be elected by a Lease. Where the Lease is gone, `replicas` are those who must have
+/// answered; a member that a log names beside them still counts as missed, and is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Every replica of the cluster, this one included.

@@ -58,7 +58,7 @@ impl SettingsFile {
             let number: u32 =
                 value.trim().parse().map_err(|_| line_error(format!("{value:?} is not a number that is allowed")))?;
             match name.trim() {
-                // Names of pods are short of what a file could say.
+                // As many as a spec may ask for.
                 "replicas" if !(1..=9).contains(&number) => {
                     return Err(line_error(format!("replicas is {number}; it must be between 1 and 9")));
                 }
